@@ -1,0 +1,45 @@
+use burn::module::Module;
+use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+
+use crate::init::LAYER_NORM_EPSILON;
+use crate::{WtConvNextConfig, init};
+
+/// The end of the model: global average pooling, layer normalisation, dropout and a linear classifier.
+#[derive(Module, Debug)]
+pub struct Head<B: Backend> {
+    /// Normalises the pooled features.
+    pub norm: LayerNorm<B>,
+    /// Dropout in front of the classifier.
+    pub dropout: Dropout,
+    /// The classifier, if the model has one.
+    pub fc: Option<Linear<B>>,
+}
+
+impl<B: Backend> Head<B> {
+    pub(crate) fn new(config: &WtConvNextConfig, device: &B::Device) -> Self {
+        let [.., channels] = config.dims;
+        Self {
+            norm: LayerNormConfig::new(channels).with_epsilon(LAYER_NORM_EPSILON).init(device),
+            dropout: DropoutConfig::new(config.dropout).init(),
+            fc: config.head.then(|| init::linear(channels, config.num_classes, device)),
+        }
+    }
+
+    /// Applies the forward pass.
+    ///
+    /// # Shapes
+    ///
+    /// - x: `[batch, channels, height, width]`
+    /// - output: `[batch, num_classes]`, or `[batch, channels]` without a classifier
+    pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 2> {
+        let [batch, channels, _, _] = x.dims();
+        let x = x.mean_dims(&[2, 3]).reshape([batch, channels]);
+        let x = self.norm.forward(x);
+        match &self.fc {
+            Some(fc) => fc.forward(self.dropout.forward(x)),
+            None => x,
+        }
+    }
+}

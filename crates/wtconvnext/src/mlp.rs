@@ -1,0 +1,42 @@
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::tensor::Tensor;
+use burn::tensor::activation::gelu;
+use burn::tensor::backend::Backend;
+
+use crate::init;
+
+/// How many times wider than the block its hidden layer is.
+const EXPANSION: usize = 4;
+
+/// The two linear layers of a block, which mix the channels of a pixel, with an exact GELU between them.
+#[derive(Module, Debug)]
+pub struct Mlp<B: Backend> {
+    /// From `channels` to `4 * channels`.
+    pub fc1: Linear<B>,
+    /// From `4 * channels` to `channels`.
+    pub fc2: Linear<B>,
+}
+
+impl<B: Backend> Mlp<B> {
+    pub(crate) fn new(channels: usize, device: &B::Device) -> Self {
+        let hidden = EXPANSION * channels;
+        Self { fc1: init::linear(channels, hidden, device), fc2: init::linear(hidden, channels, device) }
+    }
+
+    /// Applies the forward pass.
+    ///
+    /// The pixels are flattened to rows of a matrix, because a product with more than two axes is a batch of small
+    /// products with a broadcast weight to most backends.
+    ///
+    /// # Shapes
+    ///
+    /// - x: `[batch, height, width, channels]`
+    /// - output: `[batch, height, width, channels]`
+    pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
+        let shape @ [batch, height, width, channels] = x.dims();
+        let x = x.reshape([batch * height * width, channels]);
+        let x = self.fc2.forward(gelu(self.fc1.forward(x)));
+        x.reshape(shape)
+    }
+}

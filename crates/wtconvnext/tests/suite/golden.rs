@@ -1,0 +1,116 @@
+//! Logits and stage maps that PyTorch computed in f64 with the weights of `model_official.pth`.
+
+use burn::tensor::{Tensor, TensorData};
+use burn_wtconv::WtConvBackend;
+use safetensors::{Dtype, SafeTensors};
+use wtconvnext::{OfficialScheme, WtConvNext, load_official, save_official};
+
+use crate::{golden_config, test_file};
+
+/// Reads a tensor of `model_official_io.safetensors`.
+fn golden(name: &str) -> TensorData {
+    let file = std::fs::read(test_file("golden/model_official_io.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&file).unwrap();
+    let tensor = tensors.tensor(name).unwrap();
+    let values: Vec<f64> = match tensor.dtype() {
+        Dtype::F32 => {
+            tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()).into()).collect()
+        }
+        Dtype::F64 => {
+            tensor.data().chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
+        }
+        dtype => panic!("unexpected {dtype:?}"),
+    };
+    TensorData::new(values, tensor.shape().to_vec())
+}
+
+/// The largest difference, in units of the largest expected value.
+fn relative_error(got: TensorData, expected: &TensorData) -> f64 {
+    assert_eq!(got.shape, expected.shape);
+    let (mut difference, mut scale) = (0.0f64, 0.0f64);
+    for (got, expected) in got.convert::<f64>().iter::<f64>().zip(expected.iter::<f64>()) {
+        assert!(got.is_finite(), "expected {expected}, got {got}");
+        difference = difference.max((got - expected).abs());
+        scale = scale.max(expected.abs());
+    }
+    difference / scale
+}
+
+fn check<B: WtConvBackend>(model: &WtConvNext<B>, size: &str, tolerance: f64) {
+    let device = Default::default();
+    let x = Tensor::<B, 4>::from_data(golden(&format!("x_{size}")), &device);
+    let error = relative_error(model.forward(x.clone()).into_data(), &golden(&format!("logits_{size}")));
+    println!("logits at {size}: relative error {error:.1e}");
+    assert!(
+        error < tolerance,
+        "logits at {size}: expected a relative error below {tolerance:e}, got {error:e}"
+    );
+
+    if size == "64x64" {
+        for (index, map) in model.forward_features(x).into_iter().enumerate() {
+            let stage = index + 1;
+            let error = relative_error(map.into_data(), &golden(&format!("stage{stage}_{size}")));
+            println!("stage {stage} at {size}: relative error {error:.1e}");
+            assert!(
+                error < tolerance,
+                "stage {stage}: expected a relative error below {tolerance:e}, got {error:e}"
+            );
+        }
+    }
+}
+
+fn loaded<B: WtConvBackend>() -> WtConvNext<B> {
+    let (model, _) =
+        load_official(&golden_config(), test_file("golden/model_official.pth"), &Default::default()).unwrap();
+    model
+}
+
+fn round_trip<B: WtConvBackend>(scheme: OfficialScheme, tolerance: f64) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    save_official(&loaded::<B>(), &path, scheme).unwrap();
+    let (model, _) = load_official::<B>(&golden_config(), &path, &Default::default()).unwrap();
+    check(&model, "64x64", tolerance);
+}
+
+macro_rules! golden_tests {
+    ($feature:literal, $module:ident, $backend:ty, $tolerance:expr) => {
+        #[cfg(feature = $feature)]
+        mod $module {
+            use super::*;
+
+            type B = $backend;
+
+            #[test]
+            fn at_64x64() {
+                check(&loaded::<B>(), "64x64", $tolerance);
+            }
+
+            #[test]
+            fn at_71x57() {
+                check(&loaded::<B>(), "71x57", $tolerance);
+            }
+
+            #[test]
+            fn at_224x224() {
+                check(&loaded::<B>(), "224x224", $tolerance);
+            }
+
+            #[test]
+            fn after_a_round_trip_as_modules() {
+                round_trip::<B>(OfficialScheme::Modules, $tolerance);
+            }
+
+            #[test]
+            fn after_a_round_trip_as_parameters() {
+                round_trip::<B>(OfficialScheme::Parameters, $tolerance);
+            }
+        }
+    };
+}
+
+golden_tests!("flex", flex, burn::backend::Flex, 1e-4);
+golden_tests!("ndarray", ndarray_f64, burn::backend::NdArray<f64>, 1e-5);
+golden_tests!("wgpu", wgpu, burn::backend::Wgpu, 1e-4);
+golden_tests!("vulkan", vulkan, burn::backend::Vulkan, 1e-4);
+golden_tests!("cuda", cuda, burn::backend::Cuda, 1e-4);
