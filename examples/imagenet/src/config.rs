@@ -1,0 +1,545 @@
+//! What a run depends on: defaults, then a TOML file, then flags.
+//!
+//! A [`ConfigLayer`] is both the set of command-line flags and the content of a `--config` file, under the same names. The
+//! sum of the layers is a [`TrainConfig`], which is written beside the checkpoints and can be given to `--config` again.
+
+use crate::backend::BackendKind;
+use crate::model::{Arch, Size};
+use clap::{Args, ValueHint};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file is not a configuration: not TOML, an unknown key, a value of another type.
+    #[error("{}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The cause, with the line.
+        source: Box<toml::de::Error>,
+    },
+    /// A value that no run can use.
+    #[error("{key} = {value}: {reason}")]
+    Invalid {
+        /// The key, which is the flag's name too.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        reason: &'static str,
+    },
+    /// A resumed run was given another value for something that it depends on.
+    #[error(
+        "{key} is {stored} in this run and cannot become {given} when it is resumed; leave it out, or start another run with --out DIR"
+    )]
+    Changed {
+        /// The key.
+        key: String,
+        /// Value in the run's configuration.
+        stored: String,
+        /// Value given now.
+        given: String,
+    },
+}
+
+/// Keys that may change when a run is resumed, because its result does not depend on them.
+const FREE_AT_RESUME: [&str; 4] = ["backend", "data", "keep", "workers"];
+
+/// Flags of `train`, and the keys of a configuration file. What is not given is left to the layer below.
+#[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConfigLayer {
+    /// Folder with train/CLASS/*.jpg and val/CLASS/*.jpg [default: the shipped fashion10]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<PathBuf>,
+    /// Network: wavelet convolutions, or the plain ConvNeXt to compare with
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arch: Option<Arch>,
+    /// Depths and widths by name
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
+    /// Blocks of each stage, instead of the size's, for example 1,1,2,1
+    #[arg(long, value_name = "A,B,C,D", value_parser = four)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub depths: Option<[usize; 4]>,
+    /// Channels of each stage, instead of the size's
+    #[arg(long, value_name = "A,B,C,D", value_parser = four)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dims: Option<[usize; 4]>,
+    /// Kernel size of each stage, instead of the network's
+    #[arg(long, value_name = "A,B,C,D", value_parser = four)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_sizes: Option<[usize; 4]>,
+    /// Wavelet levels of each stage, instead of the size's
+    #[arg(long, value_name = "A,B,C,D", value_parser = four)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub levels: Option<[usize; 4]>,
+    /// Initial layer scale
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layer_scale: Option<f64>,
+    /// Stochastic depth: probability to skip the last block
+    #[arg(long, value_name = "P")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drop_path: Option<f64>,
+    /// Dropout before the classifier
+    #[arg(long, value_name = "P")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropout: Option<f64>,
+    /// Side of the model's input in pixels
+    #[arg(long, value_name = "PIXELS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_size: Option<u32>,
+    /// Share of the area that a random crop covers, smallest and largest
+    #[arg(long, value_name = "MIN,MAX", value_parser = two)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub crop_scale: Option<[f64; 2]>,
+    /// Width over height of a random crop, smallest and largest
+    #[arg(long, value_name = "MIN,MAX", value_parser = two)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub crop_ratio: Option<[f64; 2]>,
+    /// Probability of a horizontal flip
+    #[arg(long, value_name = "P")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flip: Option<f64>,
+    /// Validation: share of the shorter side that the centre crop keeps
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub crop_fraction: Option<f64>,
+    /// Passes over the training images
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<usize>,
+    /// Images that go through the model at once
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_size: Option<usize>,
+    /// Batches whose gradients are averaged for one update
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accumulate: Option<usize>,
+    /// Highest learning rate
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr: Option<f64>,
+    /// Learning rate at the end of the cosine
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_lr: Option<f64>,
+    /// Epochs of linear warm-up (counted in updates; may be a fraction)
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_epochs: Option<f64>,
+    /// AdamW's weight decay, of weights only: not of biases, norms and scales
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
+    /// Label smoothing
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label_smoothing: Option<f64>,
+    /// Seed of everything random
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Threads that decode images; 0 means one for each CPU
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<usize>,
+    /// Checkpoints to keep, apart from the best
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<usize>,
+    /// Where to compute
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<BackendKind>,
+}
+
+impl ConfigLayer {
+    /// Reads a layer from a TOML file.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Read`] or [`ConfigError::Parse`], which names the file and the line.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
+        toml::from_str(&text)
+            .map_err(|source| ConfigError::Parse { path: path.to_path_buf(), source: Box::new(source) })
+    }
+
+    /// This layer on top of `below`.
+    pub fn over(self, mut below: Self) -> Self {
+        if self.size.is_some() || self.arch.is_some() {
+            // The shape that a file gives in detail belongs to the size and network that it names.
+            below.depths = None;
+            below.dims = None;
+            below.kernel_sizes = None;
+            below.levels = None;
+        }
+        let mut table = table(&below);
+        table.extend(self::table(&self));
+        Value::Table(table).try_into().expect("the union of two layers is a layer")
+    }
+}
+
+/// The configuration of a run. `None` for the shape of the model means that of [`TrainConfig::size`].
+///
+/// The keys are explained at the flags of the same names: `imagenet train --help`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the fields are documented where they are flags, in ConfigLayer")]
+pub struct TrainConfig {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<PathBuf>,
+    pub arch: Arch,
+    pub size: Size,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub depths: Option<[usize; 4]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dims: Option<[usize; 4]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_sizes: Option<[usize; 4]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub levels: Option<[usize; 4]>,
+    pub layer_scale: f64,
+    pub drop_path: f64,
+    pub dropout: f64,
+    pub input_size: u32,
+    pub crop_scale: [f64; 2],
+    pub crop_ratio: [f64; 2],
+    pub flip: f64,
+    pub crop_fraction: f64,
+    pub epochs: usize,
+    pub batch_size: usize,
+    pub accumulate: usize,
+    pub lr: f64,
+    pub min_lr: f64,
+    pub warmup_epochs: f64,
+    pub weight_decay: f64,
+    pub label_smoothing: f64,
+    pub seed: u64,
+    pub workers: usize,
+    pub keep: usize,
+    pub backend: BackendKind,
+}
+
+impl TrainConfig {
+    /// Defaults for the shipped pictures: a small model that two CPU cores train in minutes.
+    pub fn for_shipped_images() -> Self {
+        Self {
+            size: Size::Micro,
+            layer_scale: 1.0,
+            drop_path: 0.0,
+            input_size: 56,
+            crop_scale: [0.6, 1.0],
+            crop_fraction: 1.0,
+            epochs: 20,
+            batch_size: 32,
+            lr: 3e-3,
+            warmup_epochs: 2.0,
+            ..Self::for_a_folder()
+        }
+    }
+
+    /// Defaults for a user's folder of photographs: the tiny model at 224 pixels, which asks for a GPU.
+    pub fn for_a_folder() -> Self {
+        Self {
+            data: None,
+            arch: Arch::Wtconvnext,
+            size: Size::Tiny,
+            depths: None,
+            dims: None,
+            kernel_sizes: None,
+            levels: None,
+            layer_scale: 1e-6,
+            drop_path: 0.1,
+            dropout: 0.0,
+            input_size: 224,
+            crop_scale: [0.08, 1.0],
+            crop_ratio: [3.0 / 4.0, 4.0 / 3.0],
+            flip: 0.5,
+            crop_fraction: 0.875,
+            epochs: 100,
+            batch_size: 64,
+            accumulate: 1,
+            lr: 5e-4,
+            min_lr: 1e-6,
+            warmup_epochs: 5.0,
+            weight_decay: 0.05,
+            label_smoothing: 0.1,
+            seed: 0,
+            workers: 0,
+            keep: 2,
+            backend: BackendKind::default(),
+        }
+    }
+
+    /// Defaults below, `layer` on top, checked.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Invalid`] for the first value that no run can use.
+    pub fn from_layer(layer: ConfigLayer) -> Result<Self, ConfigError> {
+        let defaults = if layer.data.is_some() { Self::for_a_folder() } else { Self::for_shipped_images() };
+        let mut table = table(&defaults);
+        table.extend(self::table(&layer));
+        let config: Self = Value::Table(table).try_into().expect("a layer has the types of a configuration");
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The stored configuration of a run that is to be resumed, with what `layer` may change.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Changed`] if `layer` has another value for a key that the run depends on.
+    pub fn resume(stored: Self, layer: &ConfigLayer) -> Result<Self, ConfigError> {
+        let mut table = table(&stored);
+        for (key, given) in self::table(layer) {
+            if !FREE_AT_RESUME.contains(&key.as_str()) && table.get(&key) != Some(&given) {
+                let stored = table.get(&key).map_or_else(|| "the default".to_string(), ToString::to_string);
+                return Err(ConfigError::Changed { key, stored, given: given.to_string() });
+            }
+            table.insert(key, given);
+        }
+        let config: Self = Value::Table(table).try_into().expect("a layer has the types of a configuration");
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Reads a configuration that [`Self::to_toml`] has written.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Read`] or [`ConfigError::Parse`].
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
+        toml::from_str(&text)
+            .map_err(|source| ConfigError::Parse { path: path.to_path_buf(), source: Box::new(source) })
+    }
+
+    /// The configuration as TOML.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("numbers, names and paths are TOML")
+    }
+
+    /// Checks every value that needs neither data nor device.
+    fn validate(&self) -> Result<(), ConfigError> {
+        fn check(
+            ok: bool,
+            key: &'static str,
+            value: &dyn std::fmt::Debug,
+            reason: &'static str,
+        ) -> Result<(), ConfigError> {
+            if ok { Ok(()) } else { Err(ConfigError::Invalid { key, value: format!("{value:?}"), reason }) }
+        }
+        let probability = |x: f64| (0.0..=1.0).contains(&x);
+        let below_one = |x: f64| (0.0..1.0).contains(&x);
+        let positive = |x: f64| x > 0.0 && x.is_finite();
+        let not_negative = |x: f64| x >= 0.0 && x.is_finite();
+        let range = |[min, max]: [f64; 2], top: f64| 0.0 < min && min <= max && max <= top;
+
+        check(self.epochs >= 1, "epochs", &self.epochs, "must be at least 1")?;
+        check(self.batch_size >= 1, "batch_size", &self.batch_size, "must be at least 1")?;
+        check(self.accumulate >= 1, "accumulate", &self.accumulate, "must be at least 1")?;
+        check(self.keep >= 1, "keep", &self.keep, "must be at least 1")?;
+        check(
+            (32..=4096).contains(&self.input_size),
+            "input_size",
+            &self.input_size,
+            "must be 32 to 4096: the network halves its input five times",
+        )?;
+        check(positive(self.lr), "lr", &self.lr, "must be above 0")?;
+        check(
+            not_negative(self.min_lr) && self.min_lr <= self.lr,
+            "min_lr",
+            &self.min_lr,
+            "must be at least 0 and at most lr",
+        )?;
+        check(
+            not_negative(self.warmup_epochs) && self.warmup_epochs <= self.epochs as f64,
+            "warmup_epochs",
+            &self.warmup_epochs,
+            "must be at least 0 and at most epochs",
+        )?;
+        check(not_negative(self.weight_decay), "weight_decay", &self.weight_decay, "must be at least 0")?;
+        check(
+            below_one(self.label_smoothing),
+            "label_smoothing",
+            &self.label_smoothing,
+            "must be at least 0 and below 1",
+        )?;
+        check(below_one(self.drop_path), "drop_path", &self.drop_path, "must be at least 0 and below 1")?;
+        check(below_one(self.dropout), "dropout", &self.dropout, "must be at least 0 and below 1")?;
+        check(not_negative(self.layer_scale), "layer_scale", &self.layer_scale, "must be at least 0")?;
+        check(probability(self.flip), "flip", &self.flip, "must be 0 to 1")?;
+        check(range(self.crop_scale, 1.0), "crop_scale", &self.crop_scale, "must be 0 < MIN <= MAX <= 1")?;
+        check(range(self.crop_ratio, f64::MAX), "crop_ratio", &self.crop_ratio, "must be 0 < MIN <= MAX")?;
+        check(
+            range([self.crop_fraction, 1.0], 1.0),
+            "crop_fraction",
+            &self.crop_fraction,
+            "must be above 0 and at most 1",
+        )
+    }
+}
+
+fn table(layer: &impl Serialize) -> Table {
+    Table::try_from(layer).expect("numbers, names and paths are TOML")
+}
+
+/// Four numbers between commas.
+fn four(text: &str) -> Result<[usize; 4], String> {
+    list(text)
+}
+
+/// Two numbers between commas.
+fn two(text: &str) -> Result<[f64; 2], String> {
+    list(text)
+}
+
+fn list<T: std::str::FromStr, const N: usize>(text: &str) -> Result<[T; N], String> {
+    let values: Option<Vec<T>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
+    values
+        .and_then(|values| values.try_into().ok())
+        .ok_or_else(|| format!("expected {N} numbers with commas between them"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(text: &str) -> ConfigLayer {
+        toml::from_str(text).unwrap()
+    }
+
+    fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run.toml");
+        fs::write(&path, text).unwrap();
+        (root, path)
+    }
+
+    #[test]
+    fn layers_add_up() {
+        let file = layer("epochs = 7\nlr = 0.1\nseed = 3");
+        let flags = layer("lr = 0.2");
+        let config = TrainConfig::from_layer(flags.over(file)).unwrap();
+        assert_eq!((config.epochs, config.lr, config.seed), (7, 0.2, 3));
+        let defaults = TrainConfig::for_shipped_images();
+        assert_eq!((config.size, config.input_size), (defaults.size, defaults.input_size));
+        let folder = TrainConfig::from_layer(layer("data = 'x'")).unwrap();
+        assert_eq!((folder.size, folder.input_size), (Size::Tiny, 224));
+    }
+
+    #[test]
+    fn a_size_replaces_the_shape_of_the_layers_below() {
+        let file = layer("size = 'micro'\ndims = [8, 8, 8, 8]");
+        let both = layer("size = 'small'").over(file.clone());
+        assert_eq!((both.size, both.dims), (Some(Size::Small), None));
+        let both = layer("epochs = 2").over(file);
+        assert_eq!((both.size, both.dims), (Some(Size::Micro), Some([8; 4])));
+    }
+
+    #[test]
+    fn every_configuration_is_read_back_unchanged() {
+        let shaped = layer("data = '/x'\ndepths = [1, 2, 3, 4]\nlevels = [3, 2, 1, 1]\nlr = 1e-7");
+        for config in [
+            TrainConfig::for_shipped_images(),
+            TrainConfig::for_a_folder(),
+            TrainConfig::from_layer(shaped).unwrap(),
+        ] {
+            let (_root, path) = written(&config.to_toml());
+            assert_eq!(TrainConfig::read(&path).unwrap(), config);
+            // The same file is a layer that sets everything.
+            assert_eq!(TrainConfig::from_layer(ConfigLayer::read(&path).unwrap()).unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn a_bad_file_is_named_with_the_line() {
+        let message = |text: &str| {
+            let (_root, path) = written(text);
+            ConfigLayer::read(&path).unwrap_err().to_string()
+        };
+        let unknown = message("epochs = 3\nlearning_rate = 1.0\n");
+        assert!(unknown.contains("run.toml") && unknown.contains("line 2"), "{unknown}");
+        assert!(unknown.contains("learning_rate"), "{unknown}");
+        assert!(message("epochs = 'many'").contains("line 1"));
+        assert!(message("epochs = ").contains("run.toml"));
+        assert!(message("depths = [1, 2]").contains("run.toml"));
+        let absent = ConfigLayer::read(Path::new("/no/run.toml")).unwrap_err();
+        assert!(matches!(absent, ConfigError::Read { .. }) && absent.to_string().starts_with("/no/run.toml"));
+    }
+
+    #[test]
+    fn values_no_run_can_use_are_refused() {
+        for (text, expected) in [
+            ("epochs = 0", "epochs = 0: must be at least 1"),
+            ("batch_size = 0", "batch_size = 0: must be at least 1"),
+            ("accumulate = 0", "accumulate = 0: must be at least 1"),
+            ("keep = 0", "keep = 0: must be at least 1"),
+            ("input_size = 16", "input_size = 16: must be 32 to 4096"),
+            ("lr = -0.1", "lr = -0.1: must be above 0"),
+            ("lr = nan", "lr = NaN: must be above 0"),
+            ("lr = 0.1\nmin_lr = 0.2", "min_lr = 0.2: must be at least 0 and at most lr"),
+            ("epochs = 3\nwarmup_epochs = 4", "warmup_epochs = 4.0: must be at least 0 and at most epochs"),
+            ("weight_decay = -1", "weight_decay = -1.0: must be at least 0"),
+            ("label_smoothing = 1", "label_smoothing = 1.0: must be at least 0 and below 1"),
+            ("drop_path = 1", "drop_path = 1.0: must be at least 0 and below 1"),
+            ("dropout = 2", "dropout = 2.0: must be at least 0 and below 1"),
+            ("layer_scale = inf", "layer_scale = inf: must be at least 0"),
+            ("flip = 1.5", "flip = 1.5: must be 0 to 1"),
+            ("crop_scale = [0.5, 0.4]", "crop_scale = [0.5, 0.4]: must be 0 < MIN <= MAX <= 1"),
+            ("crop_ratio = [0, 1]", "crop_ratio = [0.0, 1.0]: must be 0 < MIN <= MAX"),
+            ("crop_fraction = 0", "crop_fraction = 0.0: must be above 0 and at most 1"),
+        ] {
+            let message = TrainConfig::from_layer(layer(text)).unwrap_err().to_string();
+            assert!(message.starts_with(expected), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_resumed_run_keeps_what_it_depends_on() {
+        let stored = TrainConfig::from_layer(layer("epochs = 7\nlr = 0.5\nworkers = 1")).unwrap();
+        let same = TrainConfig::resume(stored.clone(), &layer("lr = 0.5\nworkers = 3")).unwrap();
+        assert_eq!(same, TrainConfig { workers: 3, ..stored.clone() });
+        let changed = TrainConfig::resume(stored.clone(), &layer("arch = 'convnext'")).unwrap_err();
+        assert!(
+            changed
+                .to_string()
+                .starts_with("arch is \"wtconvnext\" in this run and cannot become \"convnext\""),
+            "{changed}"
+        );
+        let new = TrainConfig::resume(stored, &layer("depths = [1, 1, 1, 1]")).unwrap_err().to_string();
+        assert!(new.starts_with("depths is the default in this run"), "{new}");
+    }
+
+    #[test]
+    fn lists_of_numbers() {
+        assert_eq!(four("1, 2,3,4"), Ok([1, 2, 3, 4]));
+        assert_eq!(two("0.5,1"), Ok([0.5, 1.0]));
+        for text in ["1,2,3", "1,2,3,4,5", "1,x,3,4", "", "1,-2,3,4"] {
+            assert_eq!(four(text), Err("expected 4 numbers with commas between them".to_string()));
+        }
+    }
+}

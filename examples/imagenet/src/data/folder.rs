@@ -1,0 +1,377 @@
+//! An ImageNet-style folder as a Burn [`Dataset`] of file names and labels.
+//!
+//! Burn's own `ImageFolderDataset` is not used: it panics on pictures that it cannot read and knows neither a `val` that
+//! must share the labels of `train` nor a way to skip a file.
+
+use burn::data::dataset::Dataset;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Extensions that are taken for images (any case).
+pub const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
+
+/// Why a folder cannot be used as an image data set.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// The folder is not there.
+    #[error("{}: no such folder; expected {expected}", path.display())]
+    Missing {
+        /// The folder that was looked for.
+        path: PathBuf,
+        /// What should be there.
+        expected: &'static str,
+    },
+    /// The pictures that come with the example are not where they were when it was built.
+    #[error("{}: the shipped images are gone (was the project moved after it was built?); build again or pass --data DIR", path.display())]
+    ShippedMoved {
+        /// Where they were at compile time.
+        path: PathBuf,
+    },
+    /// A split folder without class folders.
+    #[error("{}: no class folders in it; expected one folder for each class, with .jpg, .jpeg or .png files", path.display())]
+    NoClasses {
+        /// The split folder.
+        path: PathBuf,
+    },
+    /// A class folder without images.
+    #[error("{}: no .jpg, .jpeg or .png files for this class; add some or remove the folder", path.display())]
+    EmptyClass {
+        /// The class folder.
+        path: PathBuf,
+    },
+    /// A class that the model has no output for.
+    #[error("{}: class \"{class}\" is not among the {known} classes of the training set", path.display())]
+    UnknownClass {
+        /// The class folder.
+        path: PathBuf,
+        /// Its name.
+        class: String,
+        /// Number of classes that are known.
+        known: usize,
+    },
+    /// Fewer than two classes.
+    #[error("{}: only one class; a classifier needs at least 2", path.display())]
+    OneClass {
+        /// The split folder.
+        path: PathBuf,
+    },
+    /// A class folder whose name is not UTF-8.
+    #[error("{}: the folder's name is not UTF-8", path.display())]
+    Name {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// What was read.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// One image file and the index of its class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageFile {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Index into [`ImageFolder::classes`].
+    pub label: usize,
+}
+
+/// One split (`train` or `val`): a folder with a folder of images for each class.
+///
+/// Classes and files are in byte order of their names, so that labels and order are the same on every machine.
+#[derive(Clone, Debug)]
+pub struct ImageFolder {
+    path: PathBuf,
+    classes: Vec<String>,
+    files: Vec<ImageFile>,
+    ignored: Vec<PathBuf>,
+}
+
+impl ImageFolder {
+    /// Scans a training split: its folders are the classes.
+    ///
+    /// # Errors
+    ///
+    /// A missing folder, fewer than two classes, a class without images.
+    pub fn train(path: &Path) -> Result<Self, FolderError> {
+        let folders = class_folders(path)?;
+        let classes: Vec<String> = folders.iter().map(|(name, _)| name.clone()).collect();
+        if classes.len() == 1 {
+            return Err(FolderError::OneClass { path: path.to_path_buf() });
+        }
+        Self::scan(path, classes, folders)
+    }
+
+    /// Scans a split whose labels are those of `classes`. Classes that it lacks are fine ([`Self::missing_classes`]).
+    ///
+    /// # Errors
+    ///
+    /// A missing folder, a class without images, a class that is not in `classes`.
+    pub fn with_classes(path: &Path, classes: &[String]) -> Result<Self, FolderError> {
+        let folders = class_folders(path)?;
+        if let Some((class, path)) = folders.iter().find(|(name, _)| !classes.contains(name)) {
+            return Err(FolderError::UnknownClass {
+                path: path.clone(),
+                class: class.clone(),
+                known: classes.len(),
+            });
+        }
+        Self::scan(path, classes.to_vec(), folders)
+    }
+
+    fn scan(path: &Path, classes: Vec<String>, folders: Vec<(String, PathBuf)>) -> Result<Self, FolderError> {
+        let mut folder = Self { path: path.to_path_buf(), classes, files: Vec::new(), ignored: Vec::new() };
+        for (name, class_path) in folders {
+            let label = folder.classes.iter().position(|class| *class == name);
+            let label = label.expect("the caller has checked that every folder is a known class");
+            let before = folder.files.len();
+            folder.collect(&class_path, label)?;
+            if folder.files.len() == before {
+                return Err(FolderError::EmptyClass { path: class_path });
+            }
+        }
+        Ok(folder)
+    }
+
+    /// Takes the images of `path` and of the folders in it.
+    fn collect(&mut self, path: &Path, label: usize) -> Result<(), FolderError> {
+        for path in sorted_entries(path)? {
+            // Links to files are followed. Links to folders are not, as they may form a circle.
+            if path.is_dir() && !path.is_symlink() {
+                self.collect(&path, label)?;
+            } else if is_image(&path) && path.is_file() {
+                self.files.push(ImageFile { path, label });
+            } else {
+                self.ignored.push(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// The folder of the split.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Class names; the position of a name is its label.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// Files in the class folders that are not images by their extension.
+    pub fn ignored(&self) -> &[PathBuf] {
+        &self.ignored
+    }
+
+    /// Classes without an image in this split.
+    pub fn missing_classes(&self) -> Vec<&str> {
+        let mut present = vec![false; self.classes.len()];
+        for file in &self.files {
+            present[file.label] = true;
+        }
+        self.classes
+            .iter()
+            .zip(present)
+            .filter(|(_, present)| !present)
+            .map(|(name, _)| name.as_str())
+            .collect()
+    }
+}
+
+impl Dataset<ImageFile> for ImageFolder {
+    fn get(&self, index: usize) -> Option<ImageFile> {
+        self.files.get(index).cloned()
+    }
+
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+}
+
+/// The two splits of a data set.
+#[derive(Clone, Debug)]
+pub struct Splits {
+    /// `train/`.
+    pub train: ImageFolder,
+    /// `val/`.
+    pub val: ImageFolder,
+}
+
+impl Splits {
+    /// Scans `root/train` and `root/val`.
+    ///
+    /// # Errors
+    ///
+    /// See [`ImageFolder::train`] and [`ImageFolder::with_classes`].
+    pub fn open(root: &Path) -> Result<Self, FolderError> {
+        if !root.is_dir() {
+            return Err(FolderError::Missing {
+                path: root.to_path_buf(),
+                expected: "a folder with train/CLASS/*.jpg and val/CLASS/*.jpg",
+            });
+        }
+        let train = ImageFolder::train(&root.join("train"))?;
+        let val = ImageFolder::with_classes(&root.join("val"), train.classes())?;
+        for split in [&train, &val] {
+            if let Some(first) = split.ignored().first() {
+                log::warn!(
+                    "{}: {} files are not .jpg, .jpeg or .png and are left out, the first is {}",
+                    split.path().display(),
+                    split.ignored().len(),
+                    first.display()
+                );
+            }
+        }
+        let missing = val.missing_classes();
+        if !missing.is_empty() {
+            log::warn!(
+                "{}: {} of {} classes have no validation image, the first is \"{}\"",
+                val.path().display(),
+                missing.len(),
+                train.classes().len(),
+                missing[0]
+            );
+        }
+        Ok(Self { train, val })
+    }
+}
+
+/// The pictures that come with the example: `data/fashion10`, where it was when the example was built.
+///
+/// # Errors
+///
+/// [`FolderError::ShippedMoved`] if it is no longer there.
+pub fn shipped() -> Result<PathBuf, FolderError> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join("fashion10");
+    if path.is_dir() { Ok(path) } else { Err(FolderError::ShippedMoved { path }) }
+}
+
+fn is_image(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    extension.is_some_and(|extension| EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known)))
+}
+
+/// What lies in `path`, sorted by name, without hidden files (`.DS_Store` and the like).
+fn sorted_entries(path: &Path) -> Result<Vec<PathBuf>, FolderError> {
+    let io_error = |source| FolderError::Io { path: path.to_path_buf(), source };
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(path).map_err(io_error)? {
+        let entry = entry.map_err(io_error)?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            entries.push(entry.path());
+        }
+    }
+    entries.sort();
+    Ok(entries)
+}
+
+/// Names and paths of the folders in `path`, sorted.
+fn class_folders(path: &Path) -> Result<Vec<(String, PathBuf)>, FolderError> {
+    if !path.is_dir() {
+        return Err(FolderError::Missing {
+            path: path.to_path_buf(),
+            expected: "one folder for each class, with .jpg, .jpeg or .png files",
+        });
+    }
+    let mut folders = Vec::new();
+    for path in sorted_entries(path)?.into_iter().filter(|path| path.is_dir()) {
+        match path.file_name().and_then(|name| name.to_str()) {
+            Some(name) => folders.push((name.to_string(), path)),
+            None => return Err(FolderError::Name { path }),
+        }
+    }
+    if folders.is_empty() {
+        return Err(FolderError::NoClasses { path: path.to_path_buf() });
+    }
+    Ok(folders)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Creates empty files; the scan reads names only.
+    fn tree(files: &[&str]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = root.path().join(file);
+            if file.ends_with('/') {
+                fs::create_dir_all(path).unwrap();
+            } else {
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, b"").unwrap();
+            }
+        }
+        root
+    }
+
+    fn error(files: &[&str]) -> String {
+        let root = tree(files);
+        let error = Splits::open(root.path()).unwrap_err().to_string();
+        error.replace(&root.path().display().to_string(), "ROOT")
+    }
+
+    #[test]
+    fn labels_are_positions_of_sorted_names() {
+        let root = tree(&["train/b/2.PNG", "train/b/10.jpg", "train/a/deep/x.jpeg", "val/b/1.png"]);
+        let splits = Splits::open(root.path()).unwrap();
+        assert_eq!(splits.train.classes(), ["a", "b"]);
+        let files: Vec<_> = (0..splits.train.len()).map(|i| splits.train.get(i).unwrap()).collect();
+        let names: Vec<_> =
+            files.iter().map(|f| (f.path.file_name().unwrap().to_str().unwrap(), f.label)).collect();
+        assert_eq!(names, [("x.jpeg", 0), ("10.jpg", 1), ("2.PNG", 1)]);
+        // The val split has class "b" only: its label is still 1.
+        assert_eq!(splits.val.get(0).unwrap().label, 1);
+        assert_eq!(splits.val.get(1), None);
+        assert_eq!(splits.val.missing_classes(), ["a"]);
+    }
+
+    #[test]
+    fn other_and_hidden_files_are_left_out() {
+        let root = tree(&[
+            "train/a/1.png",
+            "train/a/notes.txt",
+            "train/a/.DS_Store",
+            "train/b/1.png",
+            "train/list.csv",
+            "val/a/1.png",
+        ]);
+        let train = Splits::open(root.path()).unwrap().train;
+        assert_eq!(train.len(), 2);
+        assert_eq!(train.ignored(), [root.path().join("train/a/notes.txt")]);
+    }
+
+    #[test]
+    fn errors_name_the_folder() {
+        assert_eq!(
+            error(&["val/a/1.png"]),
+            "ROOT/train: no such folder; expected one folder for each class, with .jpg, .jpeg or .png files"
+        );
+        assert!(error(&["train/a/1.png", "train/b/1.png"]).starts_with("ROOT/val: no such folder"));
+        assert!(error(&["train/1.png", "val/a/1.png"]).starts_with("ROOT/train: no class folders in it"));
+        assert!(error(&["train/a/1.png", "val/a/1.png"]).starts_with("ROOT/train: only one class"));
+        assert!(
+            error(&["train/a/1.png", "train/b/", "val/a/1.png"])
+                .starts_with("ROOT/train/b: no .jpg, .jpeg or .png files for this class")
+        );
+        assert!(error(&["train/a/1.png", "train/b/1.png", "val/a/"]).starts_with("ROOT/val/a: no .jpg"));
+        assert_eq!(
+            error(&["train/a/1.png", "train/b/1.png", "val/a/1.png", "val/c/1.png"]),
+            "ROOT/val/c: class \"c\" is not among the 2 classes of the training set"
+        );
+        let missing = Splits::open(Path::new("/no/such/folder")).unwrap_err().to_string();
+        assert!(missing.starts_with("/no/such/folder: no such folder; expected a folder with train/CLASS"));
+    }
+
+    #[test]
+    fn the_shipped_images_are_complete() {
+        let splits = Splits::open(&shipped().unwrap()).unwrap();
+        assert_eq!((splits.train.classes().len(), splits.train.len(), splits.val.len()), (10, 1600, 400));
+        assert!(splits.val.missing_classes().is_empty());
+    }
+}

@@ -1,0 +1,251 @@
+//! Accuracy of a model on a split: overall, by class, and which class is taken for which.
+
+use burn::tensor::backend::AutodiffBackend;
+use burn::train::renderer::MetricState;
+use burn_wtconv::WtConvBackend;
+use clap::{Args, ValueHint};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use wtconvnext::WtConvNext;
+
+use crate::atomic;
+use crate::backend::{BackendKind, BackendTask, TrainBackend};
+use crate::data::augment::Transform;
+use crate::data::batch::{ImageBatch, ImageBatcher};
+use crate::data::decode::Failures;
+use crate::data::folder::ImageFolder;
+use crate::data::loader::{Loader, Workers};
+use crate::data::plan::EpochPlan;
+use crate::error::Error;
+use crate::runs;
+use crate::train::checkpoint::{Checkpoint, State};
+use crate::train::loss::cross_entropy;
+use crate::train::metrics::{EpochMetrics, Scores, Totals};
+use crate::train::step::BatchOutput;
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataset::Dataset;
+
+/// Flags of `evaluate`.
+#[derive(Args, Clone, Debug)]
+pub struct EvaluateArgs {
+    /// A run's folder, or one of its checkpoints [default: the newest run under runs]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub checkpoint: Option<PathBuf>,
+    /// The run's best checkpoint in validation instead of its last
+    #[arg(long)]
+    pub best: bool,
+    /// Folder with val/CLASS/*.jpg [default: the data set of the run]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub data: Option<PathBuf>,
+    /// Images that go through the model at once
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    pub batch_size: u16,
+    /// Threads that decode images; 0 means one for each CPU
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub workers: usize,
+    /// Where to compute
+    #[arg(long, value_enum, default_value_t)]
+    pub backend: BackendKind,
+}
+
+/// The result for one class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassScore {
+    /// Name of the class.
+    pub class: String,
+    /// Its images.
+    pub images: usize,
+    /// Those that were recognised.
+    pub correct: usize,
+}
+
+/// The result on a split.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Images that were looked at.
+    pub images: usize,
+    /// Images that could not be read.
+    pub unreadable: usize,
+    /// Loss (without label smoothing), accuracy and top-5.
+    #[serde(flatten)]
+    pub scores: Scores,
+    /// By class, in the order of the labels.
+    pub classes: Vec<ClassScore>,
+    /// `confusion[label][prediction]`, numbers of images.
+    pub confusion: Vec<Vec<usize>>,
+}
+
+impl fmt::Display for Evaluation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.classes.iter().map(|score| score.class.chars().count()).max().unwrap_or(0).max(5);
+        writeln!(f, "{:width$}  accuracy  images  most often taken for", "class")?;
+        for (label, score) in self.classes.iter().enumerate() {
+            if score.images == 0 {
+                writeln!(f, "{:width$}  no images", score.class)?;
+                continue;
+            }
+            let accuracy = score.correct as f64 / score.images as f64;
+            write!(f, "{:width$}  {accuracy:8.3}  {:6}", score.class, score.images)?;
+            let row = &self.confusion[label];
+            // The first of equals, so that the table does not depend on the order of a maximum.
+            let wrong = (0..row.len()).filter(|other| *other != label).rev().max_by_key(|other| row[*other]);
+            if let Some(wrong) = wrong.filter(|wrong| row[*wrong] > 0) {
+                write!(f, "  {} ({})", self.classes[wrong].class, row[wrong])?;
+            }
+            writeln!(f)?;
+        }
+        if self.unreadable > 0 {
+            writeln!(f, "{} images could not be read and are left out", self.unreadable)?;
+        }
+        let Scores { loss, accuracy, top5 } = self.scores;
+        write!(f, "{} images: top-1 {accuracy:.4}, top-5 {top5:.4}, loss {loss:.4}", self.images)
+    }
+}
+
+/// Runs `model` over all images of `loader`.
+///
+/// `on_batch` gets the metrics of each batch and the number of images so far, and returns whether to go on. If it ends the
+/// evaluation, there is no result.
+///
+/// # Errors
+///
+/// [`Error::Unreadable`] if not a single image can be read; [`Error::Loader`].
+pub fn evaluate<B: WtConvBackend>(
+    model: &WtConvNext<B>,
+    loader: &Loader,
+    batch_size: usize,
+    device: &B::Device,
+    mut on_batch: impl FnMut(Vec<MetricState>, usize) -> bool,
+) -> Result<Option<Evaluation>, Error> {
+    let files = loader.files();
+    let classes = files.classes();
+    let batcher = ImageBatcher { input_size: loader.input_size() };
+    let mut metrics = EpochMetrics::<B>::new(classes.len(), Totals::default());
+    let mut confusion = vec![vec![0; classes.len()]; classes.len()];
+    let mut failures = Failures::default();
+
+    let plan = EpochPlan::sequential(files.len(), batch_size);
+    for batch in loader.batches(0, plan.batches_of(0..plan.updates())) {
+        let batch = batch?;
+        failures.add(batch.failures);
+        if batch.samples.is_empty() {
+            continue;
+        }
+        let ImageBatch { images, labels }: ImageBatch<B> = batcher.batch(batch.samples, device);
+        let logits = model.forward(images);
+        let losses = cross_entropy(logits.clone(), labels.clone(), 0.0);
+        let predictions = logits.clone().argmax(1).into_data();
+        for (label, prediction) in labels.to_data().iter::<i64>().zip(predictions.iter::<i64>()) {
+            confusion[label as usize][prediction as usize] += 1;
+        }
+        let states = metrics.update(&BatchOutput { losses, logits, labels });
+        if !on_batch(states, metrics.totals().images + failures.count) {
+            return Ok(None);
+        }
+    }
+    if metrics.totals().images == 0
+        && let Some(first) = failures.first
+    {
+        return Err(Error::Unreadable { path: files.path().to_path_buf(), images: files.len(), first });
+    }
+
+    let score = |(label, class): (usize, &String)| ClassScore {
+        class: class.clone(),
+        images: confusion[label].iter().sum(),
+        correct: confusion[label][label],
+    };
+    Ok(Some(Evaluation {
+        images: metrics.totals().images,
+        unreadable: failures.count,
+        scores: metrics.totals().scores(),
+        classes: classes.iter().enumerate().map(score).collect(),
+        confusion,
+    }))
+}
+
+/// `imagenet evaluate`: prints the result and writes it into the checkpoint's folder.
+///
+/// # Errors
+///
+/// Any [`Error`] of the checkpoint, the data or the backend.
+pub fn run(args: EvaluateArgs) -> Result<(), Error> {
+    args.backend.check()?;
+    let checkpoint = runs::find_checkpoint(args.checkpoint.as_deref(), args.best)?;
+    let state = checkpoint.state()?;
+    let data = args.data.clone().unwrap_or_else(|| state.data.clone());
+    let files = ImageFolder::with_classes(&data.join("val"), &state.classes)?;
+    println!("{} on {}", checkpoint.path().display(), files.path().display());
+
+    let backend = args.backend;
+    let evaluation = backend.run(Task { args, checkpoint: checkpoint.clone(), state, files })??;
+    println!("{evaluation}");
+    let path = checkpoint.path().join("evaluation.json");
+    let json = serde_json::to_vec_pretty(&evaluation).expect("an evaluation has string keys only");
+    atomic::write_file(&path, &json).map_err(|source| Error::Io { path: path.clone(), source })?;
+    println!("written to {}", path.display());
+    Ok(())
+}
+
+struct Task {
+    args: EvaluateArgs,
+    checkpoint: Checkpoint,
+    state: State,
+    files: ImageFolder,
+}
+
+impl BackendTask for Task {
+    type Output = Result<Evaluation, Error>;
+
+    fn run<B: TrainBackend>(self, device: B::Device) -> Self::Output {
+        let model: WtConvNext<B::InnerBackend> = self.checkpoint.model(&self.state, &device)?;
+        let transform = eval_transform(&self.state);
+        let workers = Workers::start(self.args.workers)?;
+        let loader = Loader::new(Arc::new(self.files), transform, 0, workers);
+        let evaluation = evaluate::<<B as AutodiffBackend>::InnerBackend>(
+            &model,
+            &loader,
+            usize::from(self.args.batch_size),
+            &device,
+            |_, _| true,
+        )?;
+        Ok(evaluation.expect("nothing ends this evaluation"))
+    }
+}
+
+/// How the model of a checkpoint wants its images.
+pub fn eval_transform(state: &State) -> Transform {
+    Transform::Eval { input_size: state.input_size, crop_fraction: state.crop_fraction }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_names_the_most_frequent_mistake() {
+        let class = |class: &str, images, correct| ClassScore { class: class.to_string(), images, correct };
+        let evaluation = Evaluation {
+            images: 7,
+            unreadable: 1,
+            scores: Scores { loss: 0.5, accuracy: 5.0 / 7.0, top5: 1.0 },
+            classes: vec![class("cat", 4, 2), class("a long name", 3, 3), class("empty", 0, 0)],
+            confusion: vec![vec![2, 1, 1], vec![0, 3, 0], vec![0, 0, 0]],
+        };
+        let lines: Vec<_> = evaluation.to_string().lines().map(str::to_string).collect();
+        assert_eq!(
+            lines,
+            [
+                "class        accuracy  images  most often taken for",
+                "cat             0.500       4  a long name (1)",
+                "a long name     1.000       3",
+                "empty        no images",
+                "1 images could not be read and are left out",
+                "7 images: top-1 0.7143, top-5 1.0000, loss 0.5000",
+            ]
+        );
+        let json = serde_json::to_string(&evaluation).unwrap();
+        assert_eq!(serde_json::from_str::<Evaluation>(&json).unwrap(), evaluation);
+    }
+}

@@ -1,0 +1,28 @@
+//! Training, evaluation and prediction with WTConvNeXt and ConvNeXt on folders of images. The README is the guide;
+//! this is the map of the code.
+//!
+//! ```text
+//! cli.rs       commands             config.rs    defaults < file < flags     model.rs    sizes by name
+//! backend.rs   backends by name     runs.rs      where runs lie              atomic.rs   all-or-nothing files
+//! data.rs      folders to batches   train.rs     the training loop           error.rs    every error
+//! evaluate.rs  accuracy by class    predict.rs   classes of single images
+//! ```
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+pub mod atomic;
+pub mod backend;
+pub mod cli;
+pub mod config;
+pub mod data;
+pub mod error;
+pub mod evaluate;
+pub mod model;
+pub mod predict;
+pub mod runs;
+pub mod train;
+
+#[cfg(test)]
+type TestBackend = burn::backend::Flex;
+#[cfg(test)]
+type TestAutodiff = burn::backend::Autodiff<TestBackend>;

@@ -1,0 +1,26 @@
+//! Training: one loop on Burn's optimizer, metrics, renderers and recorders.
+//!
+//! Burn 0.21's `SupervisedTraining` is not used, because it cannot do what a long run needs: it steps the learning rate for
+//! each batch even when gradients are accumulated, adds accumulated gradients up instead of averaging them, drops those of
+//! an incomplete last update, skips the checkpoint when it is interrupted, panics when a checkpoint cannot be written, and
+//! cannot restore the state of its data loader and random numbers.
+//!
+//! ```text
+//! run.rs        the loop over epochs and updates, and what happens around it
+//! step.rs       one update: gradients of a mean over several batches
+//! optimizer.rs  AdamW in two parameter groups        schedule.rs  warm-up and cosine
+//! loss.rs       cross-entropy with label smoothing   metrics.rs   sums over an epoch, from Burn's metrics
+//! checkpoint.rs atomic checkpoints of a run          history.rs   numbers and curves of past epochs
+//! progress.rs   dashboard or plain lines             interrupt.rs Ctrl-C
+//! ```
+
+pub mod checkpoint;
+pub mod history;
+pub mod interrupt;
+pub mod loss;
+pub mod metrics;
+pub mod optimizer;
+pub mod progress;
+pub mod run;
+pub mod schedule;
+pub mod step;

@@ -1,0 +1,599 @@
+//! The folder of a run and its checkpoints.
+//!
+//! ```text
+//! runs/NAME/config.toml                            the whole configuration
+//! runs/NAME/history.json, curves.svg               past epochs
+//! runs/NAME/checkpoints/epoch-0003/                model.mpk, optimizer.mpk, state.json
+//! runs/NAME/checkpoints/epoch-0003-update-00012/   the same, interrupted 12 updates into the fourth epoch
+//! ```
+//!
+//! A checkpoint appears under its name only when it is complete and on the disk, and is never written again.
+
+use burn::module::Module;
+use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Record, Recorder, RecorderError};
+use burn::tensor::backend::Backend;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use wtconvnext::{WtConvNext, WtConvNextConfig};
+
+use super::history::EpochRecord;
+use super::metrics::Totals;
+use crate::atomic;
+
+const CHECKPOINTS: &str = "checkpoints";
+const MODEL: &str = "model.mpk";
+const OPTIMIZER: &str = "optimizer.mpk";
+const STATE: &str = "state.json";
+
+/// Version of the files, to be raised when an older program could misread them.
+const FORMAT: u32 = 1;
+
+/// Why a checkpoint cannot be used or written.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// Neither a run nor a checkpoint.
+    #[error("{}: no checkpoint here; expected the folder of a run or one of its checkpoints", path.display())]
+    NotFound {
+        /// What was given.
+        path: PathBuf,
+    },
+    /// A file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file is not what a checkpoint holds, or was changed after it was written.
+    #[error("{}: damaged or not part of this checkpoint: {reason}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A newer program wrote it.
+    #[error("{}: format {format}, this program reads format {FORMAT}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        format: u32,
+    },
+    /// It holds another model than the run is configured for.
+    #[error("{}: this checkpoint holds another model: it has {theirs}, the configuration asks for {ours}", path.display())]
+    OtherModel {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The checkpoint's model.
+        theirs: String,
+        /// The configured model.
+        ours: String,
+    },
+    /// The disk is full or refuses otherwise.
+    #[error("{}: cannot write: {source}", path.display())]
+    Write {
+        /// What was to be written.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Burn cannot turn the state into bytes.
+    #[error("cannot serialize the training state: {0}")]
+    Serialize(RecorderError),
+}
+
+/// Everything about a checkpoint but the tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Version of the files.
+    pub format: u32,
+    /// The model, to build it before its parameters are loaded.
+    pub model: WtConvNextConfig,
+    /// Names of the classes; the position is the label.
+    pub classes: Vec<String>,
+    /// Side of the model's input in pixels.
+    pub input_size: u32,
+    /// Share of the shorter side that validation keeps.
+    pub crop_fraction: f64,
+    /// The data set, to validate on by default.
+    pub data: PathBuf,
+    /// Training and validation images.
+    pub images: [usize; 2],
+    /// The epoch in progress, counted from 1; past the last one when the run is complete.
+    pub epoch: usize,
+    /// Updates of that epoch that are done.
+    pub updates_done: usize,
+    /// Record of the learning-rate schedule: updates of the run that are done.
+    pub schedule: usize,
+    /// Sums over the part of the epoch that is done.
+    pub totals: Totals,
+    /// Past epochs.
+    pub history: Vec<EpochRecord>,
+    /// Checksums of the files of model and optimizer.
+    pub checksums: [u64; 2],
+}
+
+impl State {
+    /// The version that [`Self::format`] has in new checkpoints.
+    pub const FORMAT: u32 = FORMAT;
+
+    /// Accuracy on the validation images after the last complete epoch.
+    pub fn val_accuracy(&self) -> Option<f64> {
+        self.history.last().map(|record| record.val.accuracy)
+    }
+}
+
+/// The folder of a run.
+#[derive(Clone, Debug)]
+pub struct RunFolder(PathBuf);
+
+impl RunFolder {
+    /// The run at `path`, which may not exist yet.
+    pub fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The file that holds the configuration.
+    pub fn config_file(&self) -> PathBuf {
+        self.0.join("config.toml")
+    }
+
+    /// Creates the folder and writes its configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Write`].
+    pub fn create(&self, config: &str) -> Result<(), CheckpointError> {
+        let path = self.0.join(CHECKPOINTS);
+        fs::create_dir_all(&path).map_err(|source| CheckpointError::Write { path, source })?;
+        self.write("config.toml", config.as_bytes())
+    }
+
+    /// Writes a file of the run, atomically.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Write`].
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let path = self.0.join(name);
+        atomic::write_file(&path, bytes).map_err(|source| CheckpointError::Write { path, source })
+    }
+
+    /// The checkpoints, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Read`]; no folder means no checkpoints.
+    pub fn checkpoints(&self) -> Result<Vec<Checkpoint>, CheckpointError> {
+        let path = self.0.join(CHECKPOINTS);
+        let entries = match fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(CheckpointError::Read { path, source }),
+        };
+        let mut checkpoints = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|source| CheckpointError::Read { path: path.clone(), source })?;
+            if let Some(position) = entry.file_name().to_str().and_then(parse_name) {
+                checkpoints.push((position, Checkpoint(entry.path())));
+            }
+        }
+        checkpoints.sort_by_key(|(position, _)| *position);
+        Ok(checkpoints.into_iter().map(|(_, checkpoint)| checkpoint).collect())
+    }
+
+    /// Writes a checkpoint, then removes all but the last `keep` and the best one.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Write`] or [`CheckpointError::Serialize`]; earlier checkpoints are unharmed.
+    pub fn save<B: Backend>(
+        &self,
+        mut state: State,
+        model: &WtConvNext<B>,
+        optimizer: impl Record<B>,
+        keep: usize,
+    ) -> Result<Checkpoint, CheckpointError> {
+        let path = self.0.join(CHECKPOINTS).join(name(state.epoch - 1, state.updates_done));
+        if path.exists() {
+            // A run that is resumed and stopped before its first update: nothing has changed.
+            return Ok(Checkpoint(path));
+        }
+        let model = to_bytes(model.clone().into_record())?;
+        let optimizer = to_bytes(optimizer)?;
+        state.checksums = [checksum(&model), checksum(&optimizer)];
+        let json = serde_json::to_vec_pretty(&state).expect("a state has string keys only");
+
+        let files = [(MODEL, &model[..]), (OPTIMIZER, &optimizer[..]), (STATE, &json[..])];
+        atomic::write_folder(&path, &files)
+            .map_err(|source| CheckpointError::Write { path: path.clone(), source })?;
+        self.prune(keep)?;
+        Ok(Checkpoint(path))
+    }
+
+    fn prune(&self, keep: usize) -> Result<(), CheckpointError> {
+        let checkpoints = self.checkpoints()?;
+        let old = checkpoints.len().saturating_sub(keep);
+        let best = self.best()?;
+        for checkpoint in &checkpoints[..old] {
+            if checkpoint.0 != best.0 {
+                let path = checkpoint.0.clone();
+                fs::remove_dir_all(&path).map_err(|source| CheckpointError::Write { path, source })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The last checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::NotFound`] if there is none.
+    pub fn last(&self) -> Result<Checkpoint, CheckpointError> {
+        self.checkpoints()?.pop().ok_or_else(|| CheckpointError::NotFound { path: self.0.clone() })
+    }
+
+    /// The checkpoint whose model was best in validation; the first of equals. One that cannot be read is passed over.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::NotFound`] if there is none.
+    pub fn best(&self) -> Result<Checkpoint, CheckpointError> {
+        let mut best: Option<(f64, Checkpoint)> = None;
+        for checkpoint in self.checkpoints()? {
+            // Within an epoch, the accuracy is of the model before it.
+            let state = checkpoint.state().ok().filter(|state| state.updates_done == 0);
+            let accuracy = state.and_then(|state| state.val_accuracy()).unwrap_or(-1.0);
+            if best.as_ref().is_none_or(|(of_best, _)| accuracy > *of_best) {
+                best = Some((accuracy, checkpoint));
+            }
+        }
+        best.map(|(_, checkpoint)| checkpoint)
+            .ok_or_else(|| CheckpointError::NotFound { path: self.0.clone() })
+    }
+}
+
+/// One checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint(PathBuf);
+
+impl Checkpoint {
+    /// The checkpoint at `path`, or the last (or best) one of the run at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::NotFound`].
+    pub fn find(path: &Path, best: bool) -> Result<Self, CheckpointError> {
+        if path.join(STATE).is_file() {
+            return Ok(Self(path.to_path_buf()));
+        }
+        let run = RunFolder(path.to_path_buf());
+        if best { run.best() } else { run.last() }
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Reads everything but the tensors.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, is damaged, or of a newer format.
+    pub fn state(&self) -> Result<State, CheckpointError> {
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
+
+        let path = self.0.join(STATE);
+        let bytes = fs::read(&path).map_err(|source| CheckpointError::Read { path: path.clone(), source })?;
+        let damaged = |error: serde_json::Error| CheckpointError::Damaged {
+            path: path.clone(),
+            reason: error.to_string(),
+        };
+        let Format { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
+        if format != FORMAT {
+            return Err(CheckpointError::Format { path, format });
+        }
+        serde_json::from_slice(&bytes).map_err(damaged)
+    }
+
+    /// Fails unless the checkpoint is one of `model`.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::OtherModel`], which names what differs.
+    pub fn expect_model(&self, state: &State, model: &WtConvNextConfig) -> Result<(), CheckpointError> {
+        if state.model == *model {
+            return Ok(());
+        }
+        let fields = |config| match serde_json::to_value(config) {
+            Ok(serde_json::Value::Object(fields)) => fields,
+            _ => unreachable!("a configuration is an object"),
+        };
+        let (theirs, ours) = (fields(&state.model), fields(model));
+        let differing = |of: &serde_json::Map<String, serde_json::Value>| {
+            let differing = ours.keys().filter(|key| ours.get(*key) != theirs.get(*key));
+            differing.map(|key| format!("{key} {}", of[key])).collect::<Vec<_>>().join(", ")
+        };
+        Err(CheckpointError::OtherModel {
+            path: self.0.clone(),
+            theirs: differing(&theirs),
+            ours: differing(&ours),
+        })
+    }
+
+    /// Builds the model and loads its parameters.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read or is damaged.
+    pub fn model<B: Backend>(
+        &self,
+        state: &State,
+        device: &B::Device,
+    ) -> Result<WtConvNext<B>, CheckpointError> {
+        let model = state.model.try_init(device).map_err(|error| CheckpointError::Damaged {
+            path: self.0.join(STATE),
+            reason: error.to_string(),
+        })?;
+        Ok(model.load_record(self.record::<B, _>(MODEL, state.checksums[0], device)?))
+    }
+
+    /// Loads the record of the optimizer.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read or is damaged.
+    pub fn optimizer<B: Backend, R: Record<B>>(
+        &self,
+        state: &State,
+        device: &B::Device,
+    ) -> Result<R, CheckpointError> {
+        self.record::<B, R>(OPTIMIZER, state.checksums[1], device)
+    }
+
+    fn record<B: Backend, R: Record<B>>(
+        &self,
+        name: &str,
+        expected: u64,
+        device: &B::Device,
+    ) -> Result<R, CheckpointError> {
+        let path = self.0.join(name);
+        let bytes = fs::read(&path).map_err(|source| CheckpointError::Read { path: path.clone(), source })?;
+        // Burn loads parameters of any shape and panics on those of another block type, so that the wrong file has to be
+        // found out before.
+        if checksum(&bytes) != expected {
+            let reason = format!("{} bytes whose checksum is not that of {STATE}", bytes.len());
+            return Err(CheckpointError::Damaged { path, reason });
+        }
+        recorder()
+            .load(bytes, device)
+            .map_err(|error| CheckpointError::Damaged { path, reason: error.to_string() })
+    }
+}
+
+/// The folder of the checkpoint after so many complete epochs and updates.
+fn name(epochs: usize, updates: usize) -> String {
+    if updates == 0 { format!("epoch-{epochs:04}") } else { format!("epoch-{epochs:04}-update-{updates:05}") }
+}
+
+fn parse_name(name: &str) -> Option<(usize, usize)> {
+    let rest = name.strip_prefix("epoch-")?;
+    match rest.split_once("-update-") {
+        Some((epochs, updates)) => Some((epochs.parse().ok()?, updates.parse().ok()?)),
+        None => Some((rest.parse().ok()?, 0)),
+    }
+}
+
+fn recorder() -> NamedMpkBytesRecorder<FullPrecisionSettings> {
+    NamedMpkBytesRecorder::new()
+}
+
+fn to_bytes<B: Backend>(record: impl Record<B>) -> Result<Vec<u8>, CheckpointError> {
+    Recorder::<B>::record(&recorder(), record, ()).map_err(CheckpointError::Serialize)
+}
+
+/// FNV-1a: guards against mix-ups and damage, not against intent.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TestBackend;
+    use crate::train::metrics::Scores;
+    use burn::tensor::Tensor;
+
+    type Model = WtConvNext<TestBackend>;
+
+    fn config(dim: usize) -> WtConvNextConfig {
+        WtConvNextConfig::new(2).with_depths([1; 4]).with_dims([dim; 4]).with_levels([1; 4])
+    }
+
+    /// A state after `epochs` epochs of ten updates.
+    fn state(accuracies: &[f64]) -> State {
+        let record = |(index, accuracy): (usize, &f64)| {
+            let scores = Scores { loss: 0.1 + 0.2, accuracy: *accuracy, top5: 1.0 };
+            EpochRecord {
+                epoch: index + 1,
+                updates: 10 * (index + 1),
+                lr: 1e-3,
+                train: scores,
+                val: scores,
+                unreadable: 0,
+                seconds: 1.0,
+                images_per_second: 1.0,
+            }
+        };
+        State {
+            format: FORMAT,
+            model: config(4),
+            classes: vec!["a".to_string(), "b".to_string()],
+            input_size: 32,
+            crop_fraction: 0.875,
+            data: PathBuf::from("data"),
+            images: [20, 4],
+            epoch: accuracies.len() + 1,
+            updates_done: 0,
+            schedule: 10 * accuracies.len(),
+            totals: Totals { loss: 0.1 + 0.2, ..Totals::default() },
+            history: accuracies.iter().enumerate().map(record).collect(),
+            checksums: [0; 2],
+        }
+    }
+
+    fn save(run: &RunFolder, accuracies: &[f64], keep: usize) -> Checkpoint {
+        let model: Model = config(4).init(&Default::default());
+        run.create("").unwrap();
+        run.save(state(accuracies), &model, accuracies.len(), keep).unwrap()
+    }
+
+    fn names(run: &RunFolder) -> Vec<String> {
+        let name = |checkpoint: &Checkpoint| checkpoint.0.file_name().unwrap().to_str().unwrap().to_string();
+        run.checkpoints().unwrap().iter().map(name).collect()
+    }
+
+    fn new_run() -> (tempfile::TempDir, RunFolder) {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunFolder::new(root.path().join("run"));
+        (root, run)
+    }
+
+    fn logits(model: &Model) -> Vec<f32> {
+        model.forward(Tensor::ones([1, 3, 32, 32], &Default::default())).into_data().iter().collect()
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let (_root, run) = new_run();
+        let device = Default::default();
+        let model: Model = config(4).init(&device);
+        run.create("").unwrap();
+        let saved = run.save(state(&[0.5]), &model, 77_usize, 2).unwrap();
+        let found = Checkpoint::find(run.path(), false).unwrap();
+        assert_eq!(found, saved);
+        assert_eq!(Checkpoint::find(saved.path(), false).unwrap(), saved);
+
+        let loaded = found.state().unwrap();
+        assert_eq!(State { checksums: [0; 2], ..loaded.clone() }, state(&[0.5]));
+        assert_eq!(found.optimizer::<TestBackend, usize>(&loaded, &device).unwrap(), 77);
+        assert_eq!(logits(&found.model(&loaded, &device).unwrap()), logits(&model));
+    }
+
+    #[test]
+    fn the_last_and_the_best_are_kept() {
+        let (_root, run) = new_run();
+        let accuracies = [0.5, 0.7, 0.6, 0.65, 0.7];
+        for epochs in 1..=5 {
+            save(&run, &accuracies[..epochs], 2);
+        }
+        assert_eq!(names(&run), ["epoch-0002", "epoch-0004", "epoch-0005"]);
+        assert!(run.best().unwrap().path().ends_with("epoch-0002"));
+        assert!(run.last().unwrap().path().ends_with("epoch-0005"));
+    }
+
+    #[test]
+    fn names_are_in_the_order_of_time() {
+        for (epochs, updates, expected) in
+            [(3, 0, "epoch-0003"), (3, 12, "epoch-0003-update-00012"), (12345, 0, "epoch-12345")]
+        {
+            assert_eq!(name(epochs, updates), expected);
+            assert_eq!(parse_name(expected), Some((epochs, updates)));
+        }
+        for other in [".epoch-0003.tmp", "epoch-", "epoch-1-update-", "notes"] {
+            assert_eq!(parse_name(other), None);
+        }
+        let (_root, run) = new_run();
+        let model: Model = config(4).init(&Default::default());
+        run.create("").unwrap();
+        for (epoch, updates_done) in [(2, 0), (1, 10), (2, 3), (1, 2)] {
+            run.save(State { epoch, updates_done, ..state(&[0.5]) }, &model, 0_usize, 9).unwrap();
+        }
+        assert_eq!(
+            names(&run),
+            ["epoch-0000-update-00002", "epoch-0000-update-00010", "epoch-0001", "epoch-0001-update-00003"]
+        );
+        assert!(run.best().unwrap().path().ends_with("epoch-0001"));
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_last_checkpoint() {
+        let (_root, run) = new_run();
+        save(&run, &[0.5], 1);
+        // A file in the place of the temporary folder: nothing can be created in it.
+        fs::write(run.path().join("checkpoints").join(".epoch-0002.tmp"), b"").unwrap();
+        let model: Model = config(4).init(&Default::default());
+        let error = run.save(state(&[0.5, 0.6]), &model, 0_usize, 1).unwrap_err();
+        assert!(matches!(error, CheckpointError::Write { .. }), "{error}");
+        assert!(error.to_string().contains("epoch-0002"), "{error}");
+        assert_eq!(names(&run), ["epoch-0001"]);
+        let checkpoint = run.last().unwrap();
+        let state = checkpoint.state().unwrap();
+        checkpoint.model::<TestBackend>(&state, &Default::default()).unwrap();
+    }
+
+    #[test]
+    fn damage_is_found_and_the_file_named() {
+        let (_root, run) = new_run();
+        let checkpoint = save(&run, &[0.5], 1);
+        let state = checkpoint.state().unwrap();
+        let file = checkpoint.path().join(MODEL);
+        let good = fs::read(&file).unwrap();
+        let load = || checkpoint.model::<TestBackend>(&state, &Default::default());
+        load().unwrap();
+
+        let mut flipped = good.clone();
+        *flipped.last_mut().unwrap() ^= 1;
+        for bad in [&flipped, &good[..good.len() / 2], b""] {
+            fs::write(&file, bad).unwrap();
+            let error = load().unwrap_err();
+            assert!(matches!(error, CheckpointError::Damaged { .. }), "{error}");
+            assert!(error.to_string().contains("model.mpk"), "{error}");
+        }
+        fs::remove_file(&file).unwrap();
+        assert!(matches!(load().unwrap_err(), CheckpointError::Read { .. }));
+
+        fs::write(checkpoint.path().join(STATE), b"{}").unwrap();
+        assert!(matches!(checkpoint.state().unwrap_err(), CheckpointError::Damaged { .. }));
+        fs::write(checkpoint.path().join(STATE), br#"{"format": 99}"#).unwrap();
+        let newer = checkpoint.state().unwrap_err();
+        assert!(matches!(newer, CheckpointError::Format { format: 99, .. }), "{newer}");
+    }
+
+    #[test]
+    fn another_model_is_refused_with_what_differs() {
+        let (_root, run) = new_run();
+        let checkpoint = save(&run, &[0.5], 1);
+        let state = checkpoint.state().unwrap();
+        checkpoint.expect_model(&state, &config(4)).unwrap();
+        let error = checkpoint.expect_model(&state, &config(8)).unwrap_err().to_string();
+        assert!(
+            error.ends_with("it has dims [4,4,4,4], the configuration asks for dims [8,8,8,8]"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn no_checkpoint_is_an_error_with_the_folder() {
+        let root = tempfile::tempdir().unwrap();
+        for best in [false, true] {
+            let error = Checkpoint::find(root.path(), best).unwrap_err();
+            assert!(matches!(&error, CheckpointError::NotFound { path } if path == root.path()), "{error}");
+        }
+    }
+}

@@ -1,0 +1,571 @@
+//! The loop over epochs and updates, and what happens around it.
+
+use burn::data::dataset::Dataset;
+use burn::lr_scheduler::LrScheduler;
+use burn::module::{AutodiffModule, Module, ModuleVisitor, Param};
+use burn::optim::Optimizer;
+use burn::tensor::Tensor;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::train::Interrupter;
+use clap::{Args, ValueHint};
+use rand::RngExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use wtconvnext::{WtConvNext, WtConvNextConfig};
+
+use super::checkpoint::{Checkpoint, CheckpointError, RunFolder, State};
+use super::history::{EpochRecord, curves};
+use super::metrics::{EpochMetrics, Totals};
+use super::optimizer::GroupedAdamW;
+use super::progress::{Display, Position};
+use super::schedule::WarmupCosine;
+use super::step::{BatchOutput, UpdateGradients};
+use crate::backend::{BackendTask, TrainBackend};
+use crate::config::{ConfigLayer, TrainConfig};
+use crate::data::augment::Transform;
+use crate::data::batch::ImageBatcher;
+use crate::data::decode::{Failures, decode_rgb};
+use crate::data::folder::{ImageFolder, Splits, shipped};
+use crate::data::loader::{Batches, Loader, LoaderError, Workers};
+use crate::data::plan::{EpochPlan, updates_per_epoch};
+use crate::data::{Stream, stream};
+use crate::error::Error;
+use crate::evaluate::{Evaluation, evaluate};
+use crate::model::model_config;
+use crate::runs;
+
+/// Flags of `train`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct TrainArgs {
+    /// TOML file with any of the keys below (with _ for -); flags win over it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+    /// Folder of the run [default: runs/NETWORK-SIZE-DATA]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub out: Option<PathBuf>,
+    /// Continue the run in its folder from its last checkpoint, exactly
+    #[arg(long)]
+    pub resume: bool,
+    /// Stop, as Ctrl-C would, after so many updates (to be resumed; for queues with a time limit)
+    #[arg(long, value_name = "N")]
+    pub stop_after: Option<usize>,
+    /// What the run depends on.
+    #[command(flatten, next_help_heading = "Configuration")]
+    pub layer: ConfigLayer,
+}
+
+/// How a call of `train` ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// All epochs are done.
+    Finished {
+        /// Accuracy on the validation images after the last epoch.
+        val_accuracy: f64,
+    },
+    /// Ctrl-C, the dashboard's q key or `--stop-after`.
+    Interrupted {
+        /// What `--resume` continues from.
+        checkpoint: PathBuf,
+    },
+}
+
+/// A run whose configuration and data have been checked.
+#[derive(Debug)]
+pub struct Prepared {
+    config: TrainConfig,
+    data: PathBuf,
+    splits: Splits,
+    model: WtConvNextConfig,
+    run: RunFolder,
+    resume_from: Option<(Checkpoint, State)>,
+    stop_after: Option<usize>,
+}
+
+impl Prepared {
+    /// Reads configuration and data, and checks everything that can be checked before training.
+    ///
+    /// # Errors
+    ///
+    /// Any [`Error`]; nothing has been written.
+    pub fn new(args: TrainArgs) -> Result<Self, Error> {
+        let layer = match &args.config {
+            Some(path) => args.layer.over(ConfigLayer::read(path)?),
+            None => args.layer,
+        };
+        let (config, data, run) = if args.resume {
+            resumed(layer, args.out)?
+        } else {
+            let config = TrainConfig::from_layer(layer)?;
+            let (config, data) = with_data(config)?;
+            let run = RunFolder::new(args.out.unwrap_or_else(|| runs::default_folder(&config, &data)));
+            (config, data, run)
+        };
+        config.backend.check()?;
+
+        let last = run.checkpoints()?.pop();
+        if last.is_some() && !args.resume {
+            return Err(Error::RunExists { path: run.path().to_path_buf() });
+        }
+        let splits = Splits::open(&data)?;
+        readable(&splits.train)?;
+        readable(&splits.val)?;
+        let model = model_config(&config, splits.train.classes().len());
+        // Building the model is the only complete check of its configuration. Its parameters are not drawn yet.
+        config.backend.run(CheckModel(&model))??;
+        let mut resume_from = None;
+        if let Some(checkpoint) = last {
+            let state = checkpoint.state()?;
+            checkpoint.expect_model(&state, &model)?;
+            same_images(&state, &splits, &data)?;
+            resume_from = Some((checkpoint, state));
+        }
+        Ok(Self { config, data, splits, model, run, resume_from, stop_after: args.stop_after })
+    }
+
+    /// The run's folder.
+    pub fn folder(&self) -> &Path {
+        self.run.path()
+    }
+
+    /// Trains. `interrupter` ends the run after the update at hand.
+    ///
+    /// # Errors
+    ///
+    /// Any [`Error`]; the last checkpoint stays usable.
+    pub fn train(self, interrupter: Interrupter, display: Display) -> Result<Outcome, Error> {
+        self.run.create(&self.config.to_toml())?;
+        let backend = self.config.backend;
+        backend.run(Task { prepared: self, interrupter, display })?
+    }
+}
+
+/// Builds a model to see whether it can be built.
+struct CheckModel<'a>(&'a WtConvNextConfig);
+
+impl BackendTask for CheckModel<'_> {
+    type Output = Result<(), wtconvnext::ConfigError>;
+
+    fn run<B: TrainBackend>(self, device: B::Device) -> Self::Output {
+        self.0.try_init::<B>(&device).map(drop)
+    }
+}
+
+/// Configuration, data and folder of a run that `--resume` continues.
+fn resumed(layer: ConfigLayer, out: Option<PathBuf>) -> Result<(TrainConfig, PathBuf, RunFolder), Error> {
+    let run = match out {
+        Some(out) => RunFolder::new(out),
+        None => {
+            // The flags that named the folder when the run began name it again.
+            let (config, data) = with_data(TrainConfig::from_layer(layer.clone())?)?;
+            RunFolder::new(runs::default_folder(&config, &data))
+        }
+    };
+    if !run.config_file().is_file() {
+        return Err(Error::NothingToResume { path: run.path().to_path_buf() });
+    }
+    let config = TrainConfig::resume(TrainConfig::read(&run.config_file())?, &layer)?;
+    let (config, data) = with_data(config)?;
+    Ok((config, data, run))
+}
+
+/// The data folder, absolute so that the run can be resumed from elsewhere.
+fn with_data(mut config: TrainConfig) -> Result<(TrainConfig, PathBuf), Error> {
+    match &config.data {
+        Some(data) => {
+            // A folder that is not there is reported when it is scanned.
+            let data = data.canonicalize().unwrap_or_else(|_| data.clone());
+            config.data = Some(data.clone());
+            Ok((config, data))
+        }
+        None => Ok((config, shipped()?)),
+    }
+}
+
+/// Fails if no image of a split can be read; usually the first can. (Single ones that cannot are left out in training.)
+fn readable(files: &ImageFolder) -> Result<(), Error> {
+    let mut failure = None;
+    for file in files.iter() {
+        match decode_rgb(&file.path) {
+            Ok(_) => return Ok(()),
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    match failure {
+        Some(first) => {
+            Err(Error::Unreadable { path: files.path().to_path_buf(), images: files.len(), first })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Fails if the images are not those that the run began with.
+fn same_images(state: &State, splits: &Splits, data: &Path) -> Result<(), Error> {
+    let changed =
+        |what, was: String, now: String| Error::DataChanged { path: data.to_path_buf(), what, was, now };
+    if state.classes != splits.train.classes() {
+        let (was, now) = (state.classes.join(", "), splits.train.classes().join(", "));
+        return Err(changed("the list of classes", was, now));
+    }
+    let counts = [
+        ("the number of training images", splits.train.len()),
+        ("the number of validation images", splits.val.len()),
+    ];
+    for (was, (what, now)) in state.images.iter().zip(counts) {
+        if *was != now {
+            return Err(changed(what, was.to_string(), now.to_string()));
+        }
+    }
+    Ok(())
+}
+
+struct Task {
+    prepared: Prepared,
+    interrupter: Interrupter,
+    display: Display,
+}
+
+impl BackendTask for Task {
+    type Output = Result<Outcome, Error>;
+
+    fn run<B: TrainBackend>(self, device: B::Device) -> Self::Output {
+        let Self { prepared, interrupter, display } = self;
+        Trainer::<B>::new(prepared, interrupter, display, device)?.run()
+    }
+}
+
+/// Model, optimizer and position of a run in progress.
+struct Trainer<B: TrainBackend> {
+    config: TrainConfig,
+    device: B::Device,
+    model: WtConvNext<B>,
+    optimizer: GroupedAdamW<WtConvNext<B>, B>,
+    schedule: WarmupCosine,
+    train: Loader,
+    val: Loader,
+    batcher: ImageBatcher,
+    run: RunFolder,
+    /// Where the run stands, but for the tensors.
+    state: State,
+    interrupter: Interrupter,
+    updates_left: Option<usize>,
+    display: Display,
+    failures: Failures,
+}
+
+/// An update whose results have not been read back from the device yet.
+struct Submitted<B: Backend> {
+    outputs: Vec<BatchOutput<B>>,
+    lr: f64,
+    unreadable: usize,
+}
+
+impl<B: TrainBackend> Trainer<B> {
+    fn new(
+        prepared: Prepared,
+        interrupter: Interrupter,
+        mut display: Display,
+        device: B::Device,
+    ) -> Result<Self, Error> {
+        let Prepared { config, data, splits, model: model_config, run, resume_from, stop_after } = prepared;
+        let workers = Workers::start(config.workers)?;
+        let classes = splits.train.classes().to_vec();
+        let images = [splits.train.len(), splits.val.len()];
+        let augment = Transform::Train {
+            input_size: config.input_size,
+            crop_scale: config.crop_scale,
+            crop_ratio: config.crop_ratio,
+            flip: config.flip,
+        };
+        let centre = Transform::Eval { input_size: config.input_size, crop_fraction: config.crop_fraction };
+        let train = Loader::new(Arc::new(splits.train), augment, config.seed, workers.clone());
+        let val = Loader::new(Arc::new(splits.val), centre, config.seed, workers);
+
+        let per_epoch = updates_per_epoch(images[0], config.batch_size, config.accumulate);
+        let warmup = (config.warmup_epochs * per_epoch as f64).round() as usize;
+        let schedule = WarmupCosine::new(config.lr, config.min_lr, warmup, config.epochs * per_epoch);
+
+        let (model, optimizer, schedule, state) = match resume_from {
+            Some((checkpoint, state)) => {
+                let model = checkpoint.model(&state, &device)?;
+                let optimizer = GroupedAdamW::new(&model, config.weight_decay);
+                let optimizer = optimizer.load_record(checkpoint.optimizer(&state, &device)?);
+                display.line(format_args!("resuming from {}", checkpoint.path().display()));
+                let schedule = schedule.load_record::<B>(state.schedule);
+                // The folder may have moved.
+                (model, optimizer, schedule, State { data, ..state })
+            }
+            None => {
+                let model = init(&model_config, config.seed, &device)?;
+                let optimizer = GroupedAdamW::new(&model, config.weight_decay);
+                let state = State {
+                    format: State::FORMAT,
+                    model: model_config,
+                    classes,
+                    input_size: config.input_size,
+                    crop_fraction: config.crop_fraction,
+                    data,
+                    images,
+                    epoch: 1,
+                    updates_done: 0,
+                    schedule: 0,
+                    totals: Totals::default(),
+                    history: Vec::new(),
+                    checksums: [0; 2],
+                };
+                (model, optimizer, schedule, state)
+            }
+        };
+        EpochMetrics::<B::InnerBackend>::new(state.classes.len(), Totals::default())
+            .register(display.renderer());
+        display.line(format_args!(
+            "{} with {} parameters on {} training and {} validation images of {} classes in {}",
+            config.arch.name(),
+            model.num_params(),
+            images[0],
+            images[1],
+            state.classes.len(),
+            train.files().path().parent().unwrap_or(Path::new(".")).display(),
+        ));
+        display.line(format_args!("writing to {}", run.path().display()));
+        Ok(Self {
+            batcher: ImageBatcher { input_size: config.input_size as usize },
+            config,
+            device,
+            model,
+            optimizer,
+            schedule,
+            train,
+            val,
+            run,
+            state,
+            interrupter,
+            updates_left: stop_after,
+            display,
+            failures: Failures::default(),
+        })
+    }
+
+    fn run(mut self) -> Result<Outcome, Error> {
+        let mut saved = Ok(());
+        while self.state.epoch <= self.config.epochs {
+            let started = Instant::now();
+            let before = self.state.totals.images;
+            if !self.train_epoch()? {
+                return self.interrupted();
+            }
+            let seconds = started.elapsed().as_secs_f64();
+            let images_per_second = (self.state.totals.images - before) as f64 / seconds;
+            let Some(val) = self.validate()? else {
+                return self.interrupted();
+            };
+            self.finish_epoch(&val, seconds, images_per_second);
+            saved = self.write_history().and_then(|()| self.save().map(drop));
+            if let Err(error) = &saved {
+                // The disk may have room again after the next epoch, and the earlier checkpoints are unharmed.
+                log::error!("no checkpoint of epoch {}: {error}", self.state.epoch - 1);
+                self.display
+                    .line(format_args!("error: no checkpoint of epoch {}: {error}", self.state.epoch - 1));
+            }
+        }
+        // Only the last epoch's model is the result of the run.
+        saved?;
+        let val_accuracy = self.state.val_accuracy().expect("a run has at least one epoch");
+        if self.failures.count > 0 {
+            self.display.line(format_args!(
+                "{} times an image could not be read and was left out",
+                self.failures.count
+            ));
+        }
+        Ok(Outcome::Finished { val_accuracy })
+    }
+
+    /// Saves the run as it stands.
+    fn interrupted(self) -> Result<Outcome, Error> {
+        let checkpoint = self.save()?.path().to_path_buf();
+        Ok(Outcome::Interrupted { checkpoint })
+    }
+
+    fn should_stop(&self) -> bool {
+        self.interrupter.should_stop() || self.updates_left == Some(0)
+    }
+
+    /// Trains the rest of the epoch. Returns whether it was completed.
+    fn train_epoch(&mut self) -> Result<bool, Error> {
+        let TrainConfig { batch_size, accumulate, seed, .. } = self.config;
+        let plan = EpochPlan::shuffled(self.state.images[0], seed, self.state.epoch, batch_size, accumulate);
+        let first = self.state.updates_done;
+        let mut batches = self.train.batches(self.state.epoch, plan.batches_of(first..plan.updates()));
+        let mut metrics = EpochMetrics::new(self.state.classes.len(), self.state.totals);
+        let mut clock = Instant::now();
+        // Results are read back one update late: reading waits for the device, which meanwhile has the next one to do.
+        let mut submitted: Option<Submitted<B::InnerBackend>> = None;
+        let mut completed = true;
+
+        for update in first..plan.updates() {
+            if self.should_stop() {
+                completed = false;
+                break;
+            }
+            let next = self.update(&plan, update, &mut batches)?;
+            if let Some(previous) = submitted.replace(next) {
+                self.report(previous, update, &mut metrics, &mut clock)?;
+            }
+        }
+        if let Some(last) = submitted {
+            self.report(last, self.state.updates_done, &mut metrics, &mut clock)?;
+        }
+        self.state.totals = *metrics.totals();
+        Ok(completed)
+    }
+
+    /// One step of the optimizer.
+    fn update(
+        &mut self,
+        plan: &EpochPlan,
+        update: usize,
+        batches: &mut Batches,
+    ) -> Result<Submitted<B::InnerBackend>, Error> {
+        // Stochastic depth and dropout draw from the backend's generator, whose state cannot be stored.
+        let seed = stream(self.config.seed, Stream::Update, self.state.schedule as u64, 0).random();
+        B::seed(&self.device, seed);
+        let lr = self.schedule.step();
+        let mut gradients = UpdateGradients::new(plan.update(update).len());
+        let mut outputs = Vec::new();
+        let mut unreadable = 0;
+        for remaining in (1..=plan.batches(update)).rev() {
+            let batch = batches.next().ok_or(LoaderError::Stopped { remaining })??;
+            unreadable += batch.failures.len();
+            self.failures.add(batch.failures);
+            if !batch.samples.is_empty() {
+                let smoothing = self.config.label_smoothing;
+                outputs.push(gradients.add(
+                    &self.model,
+                    batch.samples,
+                    &self.batcher,
+                    &self.device,
+                    smoothing,
+                ));
+            }
+        }
+        if let Some(gradients) = gradients.finish(&self.model) {
+            self.model = self.optimizer.step(lr, self.model.clone(), gradients);
+        }
+        self.state.updates_done = update + 1;
+        self.state.schedule = self.schedule.to_record::<B>();
+        self.updates_left = self.updates_left.map(|left| left - 1);
+        Ok(Submitted { outputs, lr, unreadable })
+    }
+
+    /// Takes the results of the epoch's update number `update` (from 1) into the metrics and shows them.
+    fn report(
+        &mut self,
+        submitted: Submitted<B::InnerBackend>,
+        update: usize,
+        metrics: &mut EpochMetrics<B::InnerBackend>,
+        clock: &mut Instant,
+    ) -> Result<(), Error> {
+        let before = *metrics.totals();
+        metrics.add_unreadable(submitted.unreadable);
+        let mut states = Vec::new();
+        for output in &submitted.outputs {
+            states = metrics.update(output);
+        }
+        let loss = metrics.totals().loss;
+        if !loss.is_finite() {
+            return Err(Error::Diverged { loss, epoch: self.state.epoch, update });
+        }
+        let images = metrics.totals().images - before.images;
+        states.extend(metrics.pace(submitted.lr, images as f64 / clock.elapsed().as_secs_f64()));
+        *clock = Instant::now();
+        let seen = metrics.totals().images + metrics.totals().unreadable;
+        self.display.train(states, self.position(update, seen, self.state.images[0]));
+        Ok(())
+    }
+
+    /// Evaluates the model on the validation images; `None` if that was interrupted.
+    fn validate(&mut self) -> Result<Option<Evaluation>, Error> {
+        let model = self.model.valid();
+        let mut batch = 0;
+        let Self { display, interrupter, config, state, val, device, .. } = self;
+        let position = |iteration, images| Position {
+            epoch: state.epoch,
+            epochs: config.epochs,
+            iteration,
+            images,
+            images_total: state.images[1],
+        };
+        evaluate::<<B as AutodiffBackend>::InnerBackend>(
+            &model,
+            val,
+            config.batch_size,
+            device,
+            |states, images| {
+                batch += 1;
+                display.val(states, position(batch, images));
+                !interrupter.should_stop()
+            },
+        )
+    }
+
+    fn position(&self, iteration: usize, images: usize, images_total: usize) -> Position {
+        Position { epoch: self.state.epoch, epochs: self.config.epochs, iteration, images, images_total }
+    }
+
+    /// Records the epoch and moves on to the next.
+    fn finish_epoch(&mut self, val: &Evaluation, seconds: f64, images_per_second: f64) {
+        let record = EpochRecord {
+            epoch: self.state.epoch,
+            updates: self.state.schedule,
+            lr: self.schedule.rate(self.state.schedule - 1),
+            train: self.state.totals.scores(),
+            val: val.scores,
+            unreadable: self.state.totals.unreadable + val.unreadable,
+            seconds,
+            images_per_second,
+        };
+        self.display.line(format_args!("epoch {}/{}: {record}", record.epoch, self.config.epochs));
+        self.state.history.push(record);
+        self.state.epoch += 1;
+        self.state.updates_done = 0;
+        self.state.totals = Totals::default();
+    }
+
+    fn write_history(&self) -> Result<(), CheckpointError> {
+        let json = serde_json::to_vec_pretty(&self.state.history).expect("a history has string keys only");
+        self.run.write("history.json", &json)?;
+        match curves(&self.state.history) {
+            Ok(svg) => self.run.write("curves.svg", svg.as_bytes()),
+            Err(error) => {
+                log::warn!("no curves.svg: {error}");
+                Ok(())
+            }
+        }
+    }
+
+    fn save(&self) -> Result<Checkpoint, CheckpointError> {
+        let optimizer = self.optimizer.to_record();
+        self.run.save::<B>(self.state.clone(), &self.model, optimizer, self.config.keep)
+    }
+}
+
+/// A new model. The same seed gives the same parameters.
+fn init<B: TrainBackend>(
+    config: &WtConvNextConfig,
+    seed: u64,
+    device: &B::Device,
+) -> Result<WtConvNext<B>, Error> {
+    /// Burn draws a parameter when it is first used; using each in turn fixes the order of the draws.
+    struct Draw;
+
+    impl<B: Backend> ModuleVisitor<B> for Draw {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            param.val();
+        }
+    }
+
+    B::seed(device, stream(seed, Stream::Init, 0, 0).random());
+    let model = config.try_init(device)?;
+    model.visit(&mut Draw);
+    Ok(model)
+}

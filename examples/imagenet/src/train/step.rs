@@ -1,0 +1,176 @@
+//! The gradient of one update: a mean over the images of several batches.
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::module::{AutodiffModule, ModuleVisitor, Param};
+use burn::optim::{GradientsAccumulator, GradientsParams};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{Int, Tensor};
+use wtconvnext::WtConvNext;
+
+use super::loss::cross_entropy;
+use crate::backend::TrainBackend;
+use crate::data::batch::{ImageBatch, ImageBatcher, Sample};
+
+/// What the metrics need to know about a batch.
+#[derive(Clone, Debug)]
+pub struct BatchOutput<B: Backend> {
+    /// `[batch]`
+    pub losses: Tensor<B, 1>,
+    /// `[batch, classes]`
+    pub logits: Tensor<B, 2>,
+    /// `[batch]`
+    pub labels: Tensor<B, 1, Int>,
+}
+
+/// Sums gradients over the batches of an update, so that what comes out is the gradient of the mean loss over all its
+/// images: `k` batches of `b` images give what one batch of `k * b` gives, also where the batches differ in size.
+///
+/// (Burn's `GradientsAccumulator` alone adds the gradients of the batches' means.)
+pub struct UpdateGradients<B: AutodiffBackend> {
+    gradients: GradientsAccumulator<WtConvNext<B>>,
+    /// Images that the update should have.
+    planned: usize,
+    /// Images that went through the model.
+    seen: usize,
+}
+
+impl<B: TrainBackend> UpdateGradients<B> {
+    /// An update of `planned` images.
+    pub fn new(planned: usize) -> Self {
+        Self { gradients: GradientsAccumulator::new(), planned, seen: 0 }
+    }
+
+    /// Adds one batch, forward and backward.
+    pub fn add(
+        &mut self,
+        model: &WtConvNext<B>,
+        samples: Vec<Sample>,
+        batcher: &ImageBatcher,
+        device: &B::Device,
+        label_smoothing: f64,
+    ) -> BatchOutput<B::InnerBackend> {
+        self.seen += samples.len();
+        let ImageBatch { images, labels }: ImageBatch<B> = batcher.batch(samples, device);
+        let logits = model.forward(images);
+        let losses = cross_entropy(logits.clone(), labels.clone(), label_smoothing);
+        let loss = losses.clone().sum() / self.planned as f64;
+        let gradients = GradientsParams::from_grads(loss.backward(), model);
+        self.gradients.accumulate(model, gradients);
+        BatchOutput { losses: losses.inner(), logits: logits.inner(), labels: labels.inner() }
+    }
+
+    /// The gradient of the mean over all images added, or `None` if there were none.
+    pub fn finish(mut self, model: &WtConvNext<B>) -> Option<GradientsParams> {
+        if self.seen == 0 {
+            return None;
+        }
+        let mut gradients = self.gradients.grads();
+        if self.seen != self.planned {
+            // Some images could not be read: the mean is over those that could.
+            scale(&mut gradients, model, self.planned as f64 / self.seen as f64);
+        }
+        Some(gradients)
+    }
+}
+
+/// Multiplies every gradient of `model` by `factor`.
+fn scale<B: AutodiffBackend, M: AutodiffModule<B>>(gradients: &mut GradientsParams, model: &M, factor: f64) {
+    struct Scale<'a>(&'a mut GradientsParams, f64);
+
+    impl<B: AutodiffBackend> ModuleVisitor<B> for Scale<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            if let Some(gradient) = self.0.remove::<B::InnerBackend, D>(param.id) {
+                self.0.register::<B::InnerBackend, D>(param.id, gradient * self.1);
+            }
+        }
+    }
+
+    model.visit(&mut Scale(gradients, factor));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TestAutodiff;
+    use burn::module::Module;
+    use burn::tensor::backend::BackendTypes;
+    use wtconvnext::WtConvNextConfig;
+
+    type Device = <TestAutodiff as BackendTypes>::Device;
+    type Model = WtConvNext<TestAutodiff>;
+
+    const SIZE: usize = 32;
+
+    fn model(device: &Device) -> Model {
+        WtConvNextConfig::new(3)
+            .with_depths([1, 1, 1, 1])
+            .with_dims([4, 4, 4, 4])
+            .with_levels([2, 1, 1, 1])
+            .with_layer_scale_init(1.0)
+            .init(device)
+    }
+
+    fn samples() -> Vec<Sample> {
+        let pixel = |sample: usize, index: usize| ((sample * 131 + index * 17) % 29) as f32 / 14.0 - 1.0;
+        (0..8)
+            .map(|sample| Sample {
+                pixels: (0..3 * SIZE * SIZE).map(|index| pixel(sample, index)).collect(),
+                label: sample % 3,
+            })
+            .collect()
+    }
+
+    fn gradients(model: &Model, batches: &[&[Sample]], planned: usize) -> Vec<f64> {
+        struct Collect(GradientsParams, Vec<f64>);
+        impl ModuleVisitor<TestAutodiff> for Collect {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<TestAutodiff, D>>) {
+                let gradient = self.0.remove::<crate::TestBackend, D>(param.id).expect("a gradient");
+                self.1.extend(gradient.into_data().iter::<f64>());
+            }
+        }
+
+        let device = Default::default();
+        let batcher = ImageBatcher { input_size: SIZE };
+        let mut update = UpdateGradients::new(planned);
+        for batch in batches {
+            update.add(model, batch.to_vec(), &batcher, &device, 0.1);
+        }
+        let mut collect = Collect(update.finish(model).unwrap(), Vec::new());
+        model.visit(&mut collect);
+        assert!(!collect.1.is_empty() && collect.1.iter().any(|value| value.abs() > 1e-3));
+        collect.1
+    }
+
+    #[track_caller]
+    fn assert_close(left: &[f64], right: &[f64]) {
+        let largest = right.iter().fold(0.0_f64, |largest, value| largest.max(value.abs()));
+        for (index, (left, right)) in left.iter().zip(right).enumerate() {
+            assert!((left - right).abs() < 1e-5 * largest, "gradient {index}: {left} is not {right}");
+        }
+    }
+
+    #[test]
+    fn batches_of_an_update_equal_one_batch() {
+        let model = model(&Default::default());
+        let all = samples();
+        let one = gradients(&model, &[&all], 8);
+        assert_close(&gradients(&model, &[&all[..4], &all[4..]], 8), &one);
+        assert_close(&gradients(&model, &[&all[..2], &all[2..4], &all[4..6], &all[6..]], 8), &one);
+        // Batches that differ in size.
+        assert_close(&gradients(&model, &[&all[..5], &all[5..]], 8), &one);
+    }
+
+    #[test]
+    fn images_that_cannot_be_read_do_not_count() {
+        let model = model(&Default::default());
+        let all = samples();
+        let five = gradients(&model, &[&all[..5]], 5);
+        assert_close(&gradients(&model, &[&all[..3], &all[3..5]], 8), &five);
+    }
+
+    #[test]
+    fn an_update_without_images_has_no_gradient() {
+        let model = model(&Default::default());
+        assert!(UpdateGradients::new(8).finish(&model).is_none());
+    }
+}

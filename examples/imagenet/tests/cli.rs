@@ -1,0 +1,140 @@
+//! The program itself, as a user runs it.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn imagenet(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_imagenet"));
+    command.current_dir(folder).args(args).stdin(Stdio::null()).env_remove("RUST_LOG");
+    command
+}
+
+fn output(folder: &Path, args: &[&str]) -> Output {
+    imagenet(folder, args).output().unwrap()
+}
+
+#[track_caller]
+fn succeed(folder: &Path, args: &[&str]) -> String {
+    let output = output(folder, args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn fail(folder: &Path, args: &[&str]) -> String {
+    let output = output(folder, args);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+    assert!(!error.contains("panicked"), "{error}");
+    error
+}
+
+fn bench(extra: &str) -> (tempfile::TempDir, PathBuf) {
+    let root = tempfile::tempdir().unwrap();
+    support::pictures(&root.path().join("data"), 8, 4);
+    let config = support::config(root.path(), extra);
+    (root, config)
+}
+
+#[test]
+fn train_evaluate_predict() {
+    let (root, config) = bench("batch_size = 8\nwarmup_epochs = 0\nlr = 0.02\nflip = 0");
+    let root = root.path();
+    let train = ["train", "--config", config.to_str().unwrap(), "--epochs", "12"];
+    let text = succeed(root, &train);
+    let last = text.lines().last().unwrap();
+    let accuracy: f64 = last.strip_prefix("val accuracy: ").unwrap().parse().unwrap();
+    assert!(accuracy >= 0.9, "stripes are told apart: {text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("epoch ")).count(), 12, "{text}");
+    assert!(root.join("runs/wtconvnext-micro-data/config.toml").is_file());
+
+    // A second run in the same folder is refused, a complete run is resumed at once.
+    assert!(fail(root, &train).contains("runs/wtconvnext-micro-data: holds the checkpoints of a run"));
+    assert!(
+        succeed(root, &["train", "--resume", "--out", "runs/wtconvnext-micro-data"])
+            .ends_with(&format!("{last}\n"))
+    );
+
+    let text = succeed(root, &["evaluate"]);
+    assert!(text.contains("12 images: top-1") && text.contains("columns"), "{text}");
+    let json = root.join("runs/wtconvnext-micro-data/checkpoints/epoch-0012/evaluation.json");
+    let evaluation: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    assert_eq!(format!("val accuracy: {:.4}", evaluation["accuracy"].as_f64().unwrap()), last);
+    assert_eq!(evaluation["classes"][2]["class"], "rows");
+    assert_eq!(evaluation["confusion"].as_array().unwrap().len(), 3);
+    succeed(root, &["evaluate", "--best", "--data", "data", "--batch-size", "5"]);
+
+    let text = succeed(root, &["predict", "data/val/rows/0.png", "data/val/plain/1.png", "--top", "2"]);
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(
+        (lines.len(), lines[1], lines[4]),
+        (7, "data/val/rows/0.png", "data/val/plain/1.png"),
+        "{text}"
+    );
+    assert!(lines[2].ends_with("rows") && lines[5].ends_with("plain"), "{text}");
+    let percent: f64 = lines[2].split('%').next().unwrap().trim().parse().unwrap();
+    assert!((33.3..=100.0).contains(&percent), "{text}");
+
+    // A file that cannot be read is named, the others are answered.
+    fs::write(root.join("broken.jpg"), b"broken").unwrap();
+    let output = output(root, &["predict", "broken.jpg", "data/val/rows/0.png"]);
+    let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.contains("data/val/rows/0.png") && error.contains("broken.jpg"), "{text}{error}");
+    assert!(error.contains("1 of 2 images could not be read"), "{error}");
+
+    // A class that the model does not know.
+    fs::create_dir_all(root.join("other/val/stars")).unwrap();
+    assert!(
+        fail(root, &["evaluate", "--data", "other"])
+            .contains("other/val/stars: class \"stars\" is not among the 3")
+    );
+}
+
+#[test]
+fn errors_are_one_line_with_the_name() {
+    let (root, _) = bench("");
+    let root = root.path();
+    assert!(
+        fail(root, &["predict", "data/val/rows/0.png"])
+            .contains("no run with a checkpoint under runs: train first")
+    );
+    assert!(fail(root, &["evaluate", "--checkpoint", "data"]).starts_with("error: data: no checkpoint here"));
+    assert!(fail(root, &["train", "--data", "nothing"]).starts_with("error: nothing: no such folder"));
+    assert!(fail(root, &["train", "--config", "nothing.toml"]).starts_with("error: nothing.toml: "));
+    assert!(fail(root, &["train", "--epochs", "0"]).starts_with("error: epochs = 0: must be at least 1"));
+    #[cfg(not(feature = "cuda"))]
+    for command in [&["train"][..], &["evaluate"], &["predict", "data/val/rows/0.png"]] {
+        let error = fail(root, &[command, &["--backend", "cuda"]].concat());
+        assert!(error.contains("no cuda backend") && error.contains("--features cuda"), "{error}");
+    }
+    assert!(!root.join("runs").exists(), "nothing is written before everything is checked");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_leaves_a_checkpoint_to_resume() {
+    use std::io::{BufRead, BufReader};
+
+    let (root, config) = bench("batch_size = 4\nepochs = 100000\nwarmup_epochs = 0");
+    let root = root.path();
+    let train = ["train", "--config", config.to_str().unwrap(), "--out", "run"];
+    let mut child = imagenet(root, &train).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    lines.find(|line| line.starts_with("epoch 1/100000")).expect("the first epoch ends");
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let rest: Vec<_> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
+    assert_eq!(rest.last().unwrap(), "continue with: train --resume --out run");
+    let saved = rest.iter().find_map(|line| line.strip_prefix("interrupted; saved ")).unwrap();
+    assert!(root.join(saved).join("model.mpk").is_file());
+
+    succeed(root, &["evaluate", "--checkpoint", "run"]);
+    let resumed = output(root, &["train", "--resume", "--out", "run", "--stop-after", "1"]);
+    assert_eq!(resumed.status.code(), Some(130));
+    assert!(String::from_utf8_lossy(&resumed.stdout).contains(&format!("resuming from {saved}")));
+}

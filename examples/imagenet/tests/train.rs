@@ -1,0 +1,348 @@
+//! Whole runs on a few small pictures, in this process.
+
+mod support;
+
+use burn::backend::Flex;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+use burn::train::Interrupter;
+use imagenet::error::Error;
+use imagenet::train::checkpoint::{Checkpoint, CheckpointError, RunFolder, State};
+use imagenet::train::history::EpochRecord;
+use imagenet::train::progress::Display;
+use imagenet::train::run::{Outcome, Prepared, TrainArgs};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use wtconvnext::WtConvNext;
+
+/// Backends have one random generator a process, so that runs must not overlap.
+static ONE_RUN: Mutex<()> = Mutex::new(());
+
+struct Bench {
+    root: tempfile::TempDir,
+    _one_run: MutexGuard<'static, ()>,
+}
+
+/// Four updates an epoch (of 2 x 2, 2 x 2, 2 x 2 and 1 x 2 + 1 x 1 pictures), everything random switched on.
+const RUN: &str = "epochs = 3\nbatch_size = 2\naccumulate = 2\nwarmup_epochs = 1\nlr = 0.01\ndrop_path = 0.3\n\
+                   dropout = 0.2\nkeep = 20\nseed = 4";
+const UPDATES: usize = 4;
+
+impl Bench {
+    /// Fifteen training and six validation pictures.
+    fn new() -> Self {
+        // A test that failed has poisoned the lock, which guards nothing that could be broken.
+        let one_run = ONE_RUN.lock().unwrap_or_else(PoisonError::into_inner);
+        let root = tempfile::tempdir().unwrap();
+        support::pictures(&root.path().join("data"), 5, 2);
+        Self { root, _one_run: one_run }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    fn args(&self, out: &str, extra: &str) -> TrainArgs {
+        let config = support::config(self.root.path(), extra);
+        TrainArgs { config: Some(config), out: Some(self.path(out)), ..TrainArgs::default() }
+    }
+
+    fn train(&self, out: &str, extra: &str) -> Result<Outcome, Error> {
+        train(self.args(out, extra))
+    }
+
+    /// Trains until `stop_after` updates of this call are done.
+    fn stop(&self, out: &str, extra: &str, stop_after: usize, resume: bool) -> PathBuf {
+        match train(TrainArgs { stop_after: Some(stop_after), resume, ..self.args(out, extra) }) {
+            Ok(Outcome::Interrupted { checkpoint }) => checkpoint,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn resume(&self, out: &str, extra: &str) -> Result<Outcome, Error> {
+        train(TrainArgs { resume: true, ..self.args(out, extra) })
+    }
+
+    fn last(&self, out: &str) -> (Checkpoint, State) {
+        let checkpoint = RunFolder::new(self.path(out)).last().unwrap();
+        let state = checkpoint.state().unwrap();
+        (checkpoint, state)
+    }
+}
+
+fn train(args: TrainArgs) -> Result<Outcome, Error> {
+    Prepared::new(args)?.train(Interrupter::new(), Display::plain())
+}
+
+/// All parameters in order, as bits.
+fn bits(checkpoint: &Checkpoint) -> Vec<u32> {
+    struct Collect(Vec<u32>);
+    impl ModuleVisitor<Flex> for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Flex, D>>) {
+            self.0.extend(param.val().into_data().iter::<f32>().map(f32::to_bits));
+        }
+    }
+    let state = checkpoint.state().unwrap();
+    let model: WtConvNext<Flex> = checkpoint.model(&state, &Default::default()).unwrap();
+    let mut collect = Collect(Vec::new());
+    model.visit(&mut collect);
+    assert!(collect.0.len() > 1000);
+    collect.0
+}
+
+/// What a history says, apart from times.
+fn numbers(state: &State) -> Vec<EpochRecord> {
+    let timeless =
+        |record: &EpochRecord| EpochRecord { seconds: 0.0, images_per_second: 0.0, ..record.clone() };
+    state.history.iter().map(timeless).collect()
+}
+
+#[track_caller]
+fn assert_same_run(left: &(Checkpoint, State), right: &(Checkpoint, State)) {
+    assert_eq!(numbers(&left.1), numbers(&right.1));
+    assert_eq!((left.1.epoch, left.1.schedule), (right.1.epoch, right.1.schedule));
+    assert_eq!(bits(&left.0), bits(&right.0));
+}
+
+#[test]
+fn a_resumed_run_is_the_uninterrupted_run() {
+    let bench = Bench::new();
+    let straight = bench.train("straight", RUN).unwrap();
+    assert!(matches!(straight, Outcome::Finished { .. }));
+    let expected = bench.last("straight");
+    assert_eq!((expected.1.epoch, expected.1.schedule, expected.1.history.len()), (4, 3 * UPDATES, 3));
+
+    // After an epoch, after the first update of one, after its last (before validation), and before the very first.
+    for stop_after in [UPDATES, UPDATES + 1, 2 * UPDATES - 1, 0] {
+        let out = format!("stopped-{stop_after}");
+        bench.stop(&out, RUN, stop_after, false);
+        assert_eq!(bench.last(&out).1.schedule, stop_after);
+        assert_eq!(bench.resume(&out, RUN).unwrap(), straight);
+        assert_same_run(&bench.last(&out), &expected);
+    }
+
+    // One update a call.
+    bench.stop("steps", RUN, 1, false);
+    for _ in 1..3 * UPDATES - 1 {
+        bench.stop("steps", RUN, 1, true);
+    }
+    assert_eq!(bench.resume("steps", RUN).unwrap(), straight);
+    assert_same_run(&bench.last("steps"), &expected);
+
+    // A complete run has nothing left to do.
+    assert_eq!(bench.resume("straight", RUN).unwrap(), straight);
+    assert_same_run(&bench.last("straight"), &expected);
+}
+
+#[test]
+fn a_run_depends_on_its_seed_and_not_on_its_workers() {
+    let bench = Bench::new();
+    let short = "epochs = 1\nbatch_size = 4\nwarmup_epochs = 0\ndrop_path = 0.3";
+    let run = |out: &str, seed: u64, workers: usize| {
+        let mut args = bench.args(out, short);
+        args.layer.seed = Some(seed);
+        args.layer.workers = Some(workers);
+        train(args).unwrap();
+        bench.last(out)
+    };
+    let first = run("first", 1, 1);
+    assert_same_run(&run("again", 1, 3), &first);
+    assert_ne!(bits(&run("other", 2, 1).0), bits(&first.0));
+}
+
+#[test]
+fn a_run_writes_its_configuration_history_and_curves() {
+    let bench = Bench::new();
+    bench
+        .train(
+            "run",
+            "epochs = 2\nbatch_size = 8\nwarmup_epochs = 0\narch = 'convnext'\nlevels = [1, 1, 1, 1]",
+        )
+        .unwrap();
+    let text = |name: &str| fs::read_to_string(bench.path("run").join(name)).unwrap();
+    assert!(
+        text("config.toml").contains("arch = \"convnext\"")
+            && text("config.toml").contains("weight_decay = 0.05")
+    );
+    assert!(text("curves.svg").starts_with("<svg"));
+    let history: Vec<EpochRecord> = serde_json::from_str(&text("history.json")).unwrap();
+    assert_eq!(history, bench.last("run").1.history);
+    assert_eq!(
+        history.iter().map(|record| (record.epoch, record.updates)).collect::<Vec<_>>(),
+        [(1, 2), (2, 4)]
+    );
+    // Cosine from 5e-4 to 1e-6 over four updates: the last of epoch 1 is update 1 of 4, that of epoch 2 update 3.
+    let rate = |update: f64| 1e-6 + (5e-4 - 1e-6) * (1.0 + (std::f64::consts::PI * update / 4.0).cos()) / 2.0;
+    for (record, expected) in history.iter().zip([rate(1.0), rate(3.0)]) {
+        assert!((record.lr - expected).abs() < 1e-12, "{} is not {expected}", record.lr);
+        assert_eq!((record.train.top5, record.val.top5), (1.0, 1.0), "three classes are always among five");
+    }
+
+    // The configuration is a --config file that gives the same run.
+    let again = TrainArgs {
+        config: Some(bench.path("run").join("config.toml")),
+        out: Some(bench.path("again")),
+        ..TrainArgs::default()
+    };
+    train(again).unwrap();
+    assert_same_run(&bench.last("again"), &bench.last("run"));
+}
+
+#[test]
+fn images_that_cannot_be_read_are_counted_and_left_out() {
+    let bench = Bench::new();
+    let train_image = bench.path("data").join("train").join("rows").join("1.png");
+    let val_image = bench.path("data").join("val").join("plain").join("0.png");
+    let good = fs::read(&train_image).unwrap();
+    fs::write(&train_image, &good[..good.len() / 2]).unwrap();
+    fs::write(&val_image, b"not an image").unwrap();
+    bench.train("run", "epochs = 2\nbatch_size = 4\nwarmup_epochs = 0").unwrap();
+    let state = bench.last("run").1;
+    assert_eq!(state.history.iter().map(|record| record.unreadable).collect::<Vec<_>>(), [2, 2]);
+    // Thirds of five validation images.
+    let correct = state.history[1].val.accuracy * 5.0;
+    assert!((correct - correct.round()).abs() < 1e-9, "{correct}");
+}
+
+#[test]
+fn a_batch_or_an_update_without_readable_images_is_passed_over() {
+    let bench = Bench::new();
+    for class in ["columns", "rows"] {
+        for index in 0..5 {
+            fs::write(bench.path("data").join("train").join(class).join(format!("{index}.png")), b"broken")
+                .unwrap();
+        }
+    }
+    // One image an update: two of three updates have none.
+    bench.train("run", "epochs = 1\nbatch_size = 1\nwarmup_epochs = 0").unwrap();
+    let state = bench.last("run").1;
+    assert_eq!((state.schedule, state.history[0].unreadable), (15, 10));
+    assert!(state.history[0].train.loss.is_finite());
+}
+
+#[test]
+fn no_readable_image_at_all_is_an_error() {
+    for split in ["train", "val"] {
+        let bench = Bench::new();
+        for class in support::CLASSES {
+            for entry in fs::read_dir(bench.path("data").join(split).join(class)).unwrap() {
+                fs::write(entry.unwrap().path(), b"broken").unwrap();
+            }
+        }
+        let error = bench.train("run", "epochs = 1\nbatch_size = 4\nwarmup_epochs = 0").unwrap_err();
+        assert!(matches!(&error, Error::Unreadable { path, .. } if path.ends_with(split)), "{error}");
+        assert!(error.to_string().contains("0.png"), "{error}");
+        assert!(!bench.path("run").exists());
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_a_number_stops_the_run() {
+    let bench = Bench::new();
+    let error = bench.train("run", "epochs = 9\nbatch_size = 4\nwarmup_epochs = 0\nlr = 1e30").unwrap_err();
+    assert!(matches!(error, Error::Diverged { .. }) && error.to_string().contains("lower --lr"), "{error}");
+}
+
+#[test]
+fn another_run_is_not_overwritten() {
+    let bench = Bench::new();
+    let short = "epochs = 1\nbatch_size = 8\nwarmup_epochs = 0";
+    bench.train("run", short).unwrap();
+    let before = bench.last("run");
+    let error = bench.train("run", short).unwrap_err();
+    assert!(matches!(&error, Error::RunExists { path } if *path == bench.path("run")), "{error}");
+    assert!(error.to_string().contains("--resume") && error.to_string().contains("--out"), "{error}");
+    assert_same_run(&bench.last("run"), &before);
+}
+
+#[test]
+fn only_the_same_run_is_resumed() {
+    let bench = Bench::new();
+    let error = bench.resume("absent", RUN).unwrap_err();
+    assert!(matches!(&error, Error::NothingToResume { path } if *path == bench.path("absent")), "{error}");
+
+    bench.stop("run", RUN, 1, false);
+    let other = RUN.replace("seed = 4", "seed = 4\narch = 'convnext'");
+    let error = bench.resume("run", &other).unwrap_err().to_string();
+    assert!(
+        error.starts_with("arch is \"wtconvnext\" in this run and cannot become \"convnext\""),
+        "{error}"
+    );
+
+    // A configuration that was edited by hand no longer fits the checkpoint.
+    let config = bench.path("run").join("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("dims = [6, 8, 8, 8]", "dims = [6, 8, 8, 16]")).unwrap();
+    let error =
+        train(TrainArgs { resume: true, out: Some(bench.path("run")), ..TrainArgs::default() }).unwrap_err();
+    assert!(matches!(error, Error::Checkpoint(CheckpointError::OtherModel { .. })), "{error}");
+    assert!(
+        error.to_string().contains("dims [6,8,8,8]") && error.to_string().contains("dims [6,8,8,16]"),
+        "{error}"
+    );
+    fs::write(&config, text).unwrap();
+
+    let extra = bench.path("data").join("train").join("rows").join("extra.png");
+    fs::copy(bench.path("data").join("train").join("rows").join("0.png"), &extra).unwrap();
+    let error = bench.resume("run", RUN).unwrap_err();
+    assert!(error.to_string().ends_with("the number of training images was 15 and is 16"), "{error}");
+    fs::remove_file(extra).unwrap();
+
+    // The folder may move.
+    fs::rename(bench.path("data"), bench.path("moved")).unwrap();
+    let mut args = TrainArgs { resume: true, out: Some(bench.path("run")), ..TrainArgs::default() };
+    args.layer.data = Some(bench.path("moved"));
+    train(args).unwrap();
+    assert!(bench.last("run").1.data.ends_with("moved"));
+}
+
+#[test]
+fn everything_is_checked_before_anything_is_written() {
+    let bench = Bench::new();
+    let refused = |extra: &str| {
+        let error = bench.train("run", extra).unwrap_err().to_string();
+        assert!(!bench.path("run").exists(), "{extra} left a folder");
+        error
+    };
+    assert!(refused("batch_size = 0").starts_with("batch_size = 0"));
+    assert!(refused("momentum = 1").contains("config.toml"));
+    assert!(
+        refused("arch = 'convnext'\nkernel_sizes = [7, 7, 4, 7]")
+            .starts_with("model: `kernel_sizes[2]` must be odd")
+    );
+    #[cfg(not(feature = "cuda"))]
+    assert!(refused("backend = 'cuda'").contains("--features cuda"));
+
+    fs::create_dir(bench.path("data").join("val").join("stars")).unwrap();
+    let error = refused("epochs = 1");
+    assert!(
+        error.ends_with("val/stars: class \"stars\" is not among the 3 classes of the training set"),
+        "{error}"
+    );
+    fs::remove_dir(bench.path("data").join("val").join("stars")).unwrap();
+
+    let mut args = bench.args("run", "");
+    args.layer.data = Some(Path::new("/no/such/data").to_path_buf());
+    assert!(train(args).unwrap_err().to_string().starts_with("/no/such/data: no such folder"));
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_written_does_not_stop_a_run_but_the_last_must_be() {
+    let bench = Bench::new();
+    let short = "epochs = 2\nbatch_size = 8\nwarmup_epochs = 0";
+    let checkpoints = bench.path("run").join("checkpoints");
+    fs::create_dir_all(&checkpoints).unwrap();
+    // A file in the place of the folder in which the checkpoint is prepared.
+    fs::write(checkpoints.join(".epoch-0001.tmp"), b"").unwrap();
+    bench.train("run", short).unwrap();
+    assert_eq!(bench.last("run").1.history.len(), 2);
+    assert!(!checkpoints.join("epoch-0001").exists());
+
+    let checkpoints = bench.path("other").join("checkpoints");
+    fs::create_dir_all(&checkpoints).unwrap();
+    fs::write(checkpoints.join(".epoch-0002.tmp"), b"").unwrap();
+    let error = bench.train("other", short).unwrap_err();
+    assert!(matches!(error, Error::Checkpoint(CheckpointError::Write { .. })), "{error}");
+    assert_eq!(bench.last("other").1.history.len(), 1, "the checkpoint of the first epoch is usable");
+}
