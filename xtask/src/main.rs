@@ -1,0 +1,29 @@
+//! Automation of the repository: `cargo xtask --help`.
+
+#![forbid(unsafe_code)]
+
+mod cargo;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Automation of the repository")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every test that this machine can run, backend by backend
+    Test(test::Options),
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    match Cli::parse().command {
+        Command::Test(options) => test::run(&options),
+    }
+}
