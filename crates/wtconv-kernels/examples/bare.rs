@@ -1,0 +1,318 @@
+//! Times the bare kernels, without a tensor library around them, and checks what they compute in the same run.
+//!
+//! ```text
+//! cargo run --release -p wtconv-kernels --features cuda --example bare -- [OPTION ...] [BxCxHxWxL ...]
+//!
+//!   --dtype f32|f16|bf16    storage of tensors and parameters (f32)
+//!   --memory nchw|nhwc      order of the axes in memory (nchw)
+//!   --kernel K              filter side (5)
+//!   --windows M,H,W         forces windows of H x W with M levels
+//!   --repeats R             launches between two synchronisations (40)
+//!   --dry-run               launches once and checks nothing: for compilers without a device behind them
+//! ```
+//!
+//! Without shapes the four stages of a ConvNeXt and three large planes run. Times are medians of five rounds after warm-up,
+//! in milliseconds; the copy moves the input once in and once out.
+
+#[cfg(any(feature = "cuda", feature = "vulkan", feature = "wgpu"))]
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+#[cfg(not(any(feature = "cuda", feature = "vulkan", feature = "wgpu")))]
+fn main() {
+    eprintln!("build with one of the features cuda, vulkan or wgpu");
+}
+
+#[cfg(any(feature = "cuda", feature = "vulkan", feature = "wgpu"))]
+fn main() {
+    bench::main();
+}
+
+#[cfg(any(feature = "cuda", feature = "vulkan", feature = "wgpu"))]
+mod bench {
+    use std::time::Instant;
+
+    use cubecl::prelude::*;
+    use cubecl::server::Handle;
+    use wtconv_kernels::traffic::{filter_gradient_traffic, operator_traffic};
+    use wtconv_kernels::{
+        DeviceLimits, Dtype, Launcher, Operands, Parameters, Problem, Strategy, Strided, Tensor,
+        plan_filter_gradient, plan_operator,
+    };
+
+    use super::support::oracle::{Channel, Gradients, Plane};
+    use super::support::{Device, Random, client, download, relative_error, round, upload};
+
+    struct Options {
+        dtype: Dtype,
+        channels_last: bool,
+        kernel_size: usize,
+        strategy: Strategy,
+        repeats: usize,
+        dry_run: bool,
+        shapes: Vec<[usize; 5]>,
+    }
+
+    fn options() -> Options {
+        let mut options = Options {
+            dtype: Dtype::F32,
+            channels_last: false,
+            kernel_size: 5,
+            strategy: Strategy::Auto,
+            repeats: 40,
+            dry_run: false,
+            shapes: Vec::new(),
+        };
+        let mut arguments = std::env::args().skip(1);
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().unwrap_or_else(|| panic!("{argument} needs a value"));
+            match argument.as_str() {
+                "--dtype" => {
+                    options.dtype = match value().as_str() {
+                        "f32" => Dtype::F32,
+                        "f16" => Dtype::F16,
+                        "bf16" => Dtype::BF16,
+                        other => panic!("unknown dtype {other}"),
+                    }
+                }
+                "--memory" => options.channels_last = value() == "nhwc",
+                "--kernel" => options.kernel_size = value().parse().expect("a filter side"),
+                "--windows" => {
+                    let numbers = numbers(&value(), ',');
+                    let [levels, height, width] = numbers[..] else { panic!("--windows M,H,W") };
+                    options.strategy = Strategy::Windows { levels, height, width };
+                }
+                "--repeats" => options.repeats = value().parse().expect("a count"),
+                "--dry-run" => options.dry_run = true,
+                shape => {
+                    let shape = numbers(shape, 'x');
+                    options.shapes.push(shape.try_into().expect("a shape is BxCxHxWxL"));
+                }
+            }
+        }
+        if options.shapes.is_empty() {
+            options.shapes = vec![
+                [64, 96, 56, 56, 5],
+                [64, 192, 28, 28, 4],
+                [64, 384, 14, 14, 3],
+                [64, 768, 7, 7, 2],
+                [32, 64, 128, 128, 3],
+                [16, 64, 224, 224, 3],
+                [8, 64, 512, 512, 3],
+            ];
+        }
+        options
+    }
+
+    fn numbers(text: &str, separator: char) -> Vec<usize> {
+        text.split(separator).map(|part| part.parse().expect("a number")).collect()
+    }
+
+    /// Device copy of `quads` groups of four floats: the floor that the kernels are held against.
+    #[cube(launch_unchecked)]
+    fn copy(from: &Array<Vector<f32, Const<4>>>, to: &mut Array<Vector<f32, Const<4>>>, quads: usize) {
+        let at =
+            (CUBE_POS_X as usize + CUBE_POS_Y as usize * CUBE_COUNT_X as usize) * 256 + UNIT_POS as usize;
+        if at < quads {
+            to[at] = from[at];
+        }
+    }
+
+    struct Bench {
+        client: ComputeClient<Device>,
+        options: Options,
+    }
+
+    impl Bench {
+        /// Median milliseconds of a launch.
+        fn time(&self, launch: impl Fn()) -> f64 {
+            if self.options.dry_run {
+                launch();
+                return f64::NAN;
+            }
+            let sync = || cubecl::future::block_on(self.client.sync()).expect("the device answers");
+            (0..3).for_each(|_| launch());
+            sync();
+            let mut rounds: Vec<f64> = (0..5)
+                .map(|_| {
+                    let start = Instant::now();
+                    (0..self.options.repeats).for_each(|_| launch());
+                    sync();
+                    start.elapsed().as_secs_f64() * 1e3 / self.options.repeats as f64
+                })
+                .collect();
+            rounds.sort_by(f64::total_cmp);
+            rounds[2]
+        }
+
+        fn copy(&self, from: &Handle, to: &Handle) -> f64 {
+            let quads = (from.size() / 16) as usize;
+            let [x, y] =
+                DeviceLimits::of(&self.client).cube_count(quads.div_ceil(256)).expect("a small launch");
+            self.time(|| unsafe {
+                // SAFETY: both buffers hold `quads` quads.
+                copy::launch_unchecked::<Device>(
+                    &self.client,
+                    CubeCount::Static(x, y, 1),
+                    CubeDim::new_1d(256),
+                    ArrayArg::from_raw_parts(from.clone(), quads),
+                    ArrayArg::from_raw_parts(to.clone(), quads),
+                    quads,
+                );
+            })
+        }
+
+        fn shape(&self, shape: [usize; 5]) {
+            let Options { dtype, kernel_size, strategy, dry_run, channels_last, .. } = self.options;
+            let [batch, channels, height, width, levels] = shape;
+            let batch = if dry_run { batch.min(4) } else { batch };
+            let problem = Problem { batch, channels, height, width, kernel_size, levels };
+            let shape = [batch, channels, height, width];
+            let strided =
+                if channels_last { Strided::channels_last(shape) } else { Strided::contiguous(shape) };
+            let count = problem.elements();
+            let mut random = Random::new(7);
+            let mut draw =
+                |count: usize| -> Vec<f64> { (0..count).map(|_| round(random.real(), dtype)).collect() };
+            let (x, dy) = (draw(count), draw(count));
+            let filters = draw(channels * problem.filters() * kernel_size * kernel_size);
+            let (scales, bias) = (draw(channels * problem.filters()), draw(channels));
+            let [x_handle, dy_handle, filters_handle, scales_handle, bias_handle] =
+                [&x, &dy, &filters, &scales, &bias].map(|values| upload(&self.client, values, dtype));
+            let out = upload(&self.client, &vec![f64::NAN; count], dtype);
+            let tensor = |handle| Tensor { handle, shape, strided, dtype };
+            let (x_tensor, dy_tensor, out_tensor) = (tensor(&x_handle), tensor(&dy_handle), tensor(&out));
+            let parameters = Parameters {
+                filters: &filters_handle,
+                scales: &scales_handle,
+                bias: Some(&bias_handle),
+                kernel_size,
+                levels,
+                dtype,
+            };
+
+            let limits = DeviceLimits::of(&self.client);
+            let operands = Operands { x: strided, y: strided, dtype, parameter_dtype: dtype };
+            let operator = plan_operator(&problem, &operands, false, &limits, strategy).expect("a plan");
+            let gradient = plan_filter_gradient(&problem, &operands, &limits, strategy).expect("a plan");
+            let layout = operator.kernel.layout;
+            println!(
+                "{batch}x{channels}x{height}x{width} L{levels} K{kernel_size} {dtype} {}: operator {} planes of {}x{}, {} threads, \
+                 {} bytes, {} launches; gradient {} planes, {} threads, {} bytes, {} x {} windows, {} launches",
+                if channels_last { "nhwc" } else { "nchw" },
+                layout.planes,
+                layout.height,
+                layout.width,
+                layout.threads,
+                operator.kernel.shared_floats() * 4,
+                operator.launches(),
+                gradient.kernel.x.planes,
+                gradient.kernel.x.threads,
+                gradient.kernel.shared_floats() * 4,
+                gradient.chunks,
+                gradient.visits,
+                gradient.launches(),
+            );
+
+            // Correctness first, on a few planes and channels.
+            let channel = |c: usize| {
+                let taps = problem.filters() * kernel_size * kernel_size;
+                Channel {
+                    kernel_size,
+                    levels,
+                    filters: &filters[c * taps..(c + 1) * taps],
+                    scales: &scales[c * problem.filters()..(c + 1) * problem.filters()],
+                    bias: bias[c],
+                }
+            };
+            let plane = |values: &[f64], b: usize, c: usize| {
+                let [sb, sc, sh, sw] = strided.strides;
+                let samples = (0..height * width)
+                    .map(|i| values[b * sb + c * sc + i / width * sh + i % width * sw])
+                    .collect();
+                Plane { height, width, samples }
+            };
+            let places =
+                [(0, 0), (batch / 2, channels / 3), (batch - 1, channels - 1), (batch / 3, channels / 2)];
+            let launcher = Launcher::new(&self.client).with_strategy(strategy);
+            let run_forward = || launcher.forward_into(&x_tensor, &parameters, &out_tensor).expect("a plan");
+            let run_input =
+                || launcher.input_gradient_into(&dy_tensor, &parameters, &out_tensor).expect("a plan");
+            let run_filters =
+                || launcher.filter_gradient(&x_tensor, &dy_tensor, &parameters).expect("a plan");
+            let mut errors = [f64::NAN; 3];
+            if !dry_run {
+                let (mut found, mut expected) = (Vec::new(), Vec::new());
+                run_forward();
+                let y = download(&self.client, &out, dtype);
+                assert!(y.iter().all(|value| value.is_finite()), "an output was not written");
+                for (b, c) in places {
+                    found.extend(plane(&y, b, c).samples);
+                    expected.extend(channel(c).forward(&plane(&x, b, c)).samples);
+                }
+                errors[0] = relative_error(&found, &expected);
+                found.clear();
+                expected.clear();
+                run_input();
+                let dx = download(&self.client, &out, dtype);
+                for (b, c) in places {
+                    found.extend(plane(&dx, b, c).samples);
+                    let mut ignored = Gradients::zeros(kernel_size, levels);
+                    expected.extend(
+                        channel(c).backward(&plane(&x, b, c), &plane(&dy, b, c), &mut ignored).samples,
+                    );
+                }
+                errors[1] = relative_error(&found, &expected);
+                found.clear();
+                expected.clear();
+                let gradients = run_filters();
+                let taps = problem.filters() * kernel_size * kernel_size;
+                let dw = download(&self.client, &gradients.filters, dtype);
+                let ds = download(&self.client, &gradients.scales, dtype);
+                let db = download(&self.client, &gradients.bias, dtype);
+                for c in [0, channels - 1] {
+                    let mut sums = Gradients::zeros(kernel_size, levels);
+                    for b in 0..batch {
+                        channel(c).backward(&plane(&x, b, c), &plane(&dy, b, c), &mut sums);
+                    }
+                    found.extend_from_slice(&dw[c * taps..(c + 1) * taps]);
+                    found.extend_from_slice(&ds[c * problem.filters()..(c + 1) * problem.filters()]);
+                    found.push(db[c]);
+                    expected.extend(sums.filters.iter().chain(&sums.scales).copied().chain([sums.bias]));
+                }
+                errors[2] = relative_error(&found, &expected);
+            }
+
+            let copied = self.copy(&x_handle, &out);
+            let times = [
+                self.time(run_forward),
+                self.time(run_input),
+                self.time(|| {
+                    run_filters();
+                }),
+            ];
+            let moved = [
+                operator_traffic(&operator, &problem, dtype).bytes,
+                operator_traffic(&operator, &problem, dtype).bytes,
+                filter_gradient_traffic(&gradient, &problem, dtype).bytes,
+            ];
+            println!("  copy             {copied:.4} ms");
+            for (i, name) in ["forward", "input gradient", "filter gradients"].into_iter().enumerate() {
+                println!(
+                    "  {name:16} {:.4} ms  {:5.2} x copy  {:6.1} GB/s  error {:.1e}",
+                    times[i],
+                    times[i] / copied,
+                    moved[i] as f64 / times[i] / 1e6,
+                    errors[i],
+                );
+            }
+        }
+    }
+
+    pub fn main() {
+        let bench = Bench { client: client(), options: options() };
+        for shape in bench.options.shapes.clone() {
+            bench.shape(shape);
+        }
+    }
+}

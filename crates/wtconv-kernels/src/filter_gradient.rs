@@ -1,0 +1,270 @@
+//! The filter-gradient kernel: correlations of the two pyramids, summed in registers over the batch.
+//!
+//! ```text
+//! dw~_ls[ky, kx] = sum over b, i, j of (A_l_s dy)[i, j] * (A_l_s x)[i + ky - R, j + kx - R]
+//! ```
+//!
+//! A cube holds a window of `x` (with gaps or halo) and the same window of `dy` (without) with all their levels in shared
+//! memory, and visits one window after another: all images of its share of the batch, all windows of a split plane. A
+//! thread belongs to one filter for good: it correlates the same few tiles of every window and keeps the sums of all taps in
+//! registers. At the end the lanes of a filter are added in a fixed order and the cube's share goes to `partials`; a second
+//! kernel ([`crate::reduction`]) adds the shares in a fixed order. There is no atomic, so the same input gives the same bits.
+//!
+//! Where a filter has more taps than fit registers, a cube takes only some rows of taps, and there are as many cubes more.
+
+use cubecl::prelude::*;
+
+use crate::depthwise::correlate_tile;
+use crate::layout::{BLOCK_LEVELS, Layout, QUAD};
+use crate::operator::{tile_of, tile_origin};
+use crate::shared::zero;
+use crate::window::{BLOCK_SAMPLES, Grid, View, analyse, cube_index, fetch, place_window, scatter};
+
+/// Everything the filter-gradient kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GradientKernel {
+    /// Pyramid of the input.
+    pub x: Layout,
+    /// Pyramid of the cotangent: no gaps, no halo, behind the input's.
+    pub dy: Layout,
+    /// Elements that one load of the input moves.
+    pub load_x: usize,
+    /// Elements that one load of the cotangent moves.
+    pub load_dy: usize,
+    /// Rows of taps that a cube computes; divides the filter side.
+    pub tap_rows: usize,
+    /// Tiles that a thread correlates per window.
+    pub repeats: usize,
+}
+
+impl GradientKernel {
+    /// Channels of a cube.
+    pub const fn sets(&self) -> usize {
+        if self.x.channel_planes { self.x.planes } else { 1 }
+    }
+
+    /// First level with filters of this kernel.
+    pub const fn first_level(&self) -> usize {
+        if self.x.base { 0 } else { 1 }
+    }
+
+    /// Filters of a channel in this kernel.
+    pub const fn filters(&self) -> usize {
+        4 * self.x.levels + self.x.base as usize
+    }
+
+    /// Tile slots of one filter of `level` in a window.
+    pub const fn tiles(&self, level: usize) -> usize {
+        self.x.buffer_slots(level) * (self.x.planes / self.sets())
+    }
+
+    /// Threads of one filter of `level`.
+    pub const fn lanes(&self, level: usize) -> usize {
+        self.tiles(level).div_ceil(self.repeats)
+    }
+
+    /// First thread of `level`.
+    pub const fn first_thread(&self, level: usize) -> usize {
+        let mut threads = 0;
+        let mut l = self.first_level();
+        while l < level {
+            threads += self.sets() * self.x.subbands(l) * self.lanes(l);
+            l += 1;
+        }
+        threads
+    }
+
+    /// Threads that have work.
+    pub const fn working(&self) -> usize {
+        self.first_thread(self.x.levels + 1)
+    }
+
+    /// Groups of tap rows: cubes that share the taps of a filter.
+    pub const fn tap_groups(&self) -> usize {
+        self.x.kernel_size / self.tap_rows
+    }
+
+    /// Sums a thread keeps: its taps and one for the cotangent itself.
+    pub const fn sums(&self) -> usize {
+        self.tap_rows * self.x.kernel_size + 1
+    }
+
+    /// Floats of a channel in one share: all taps of all filters, then the sum of the cotangent.
+    pub const fn share(&self) -> usize {
+        self.filters() * self.x.kernel_size * self.x.kernel_size + 1
+    }
+
+    /// Floats of shared memory: both pyramids, or the final sums of all threads.
+    pub const fn shared_floats(&self) -> usize {
+        let sums = (self.sums() * self.x.threads).next_multiple_of(QUAD);
+        if self.dy.end() > sums { self.dy.end() } else { sums }
+    }
+}
+
+/// One launch of the filter-gradient kernel; see the module. `visits` is the number of windows of a cube, `zero_index` is 0
+/// and unknown to the compiler: it keeps addresses that do not change from one window to the next from being hoisted into
+/// registers, of which the sums need most.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(crate) fn filter_gradient<F: Float>(
+    x: &Array<F>,
+    dy: &Array<F>,
+    partials: &mut Array<f32>,
+    x_view: View,
+    dy_view: View,
+    grid: Grid,
+    visits: usize,
+    zero_index: usize,
+    #[comptime] kernel: GradientKernel,
+    #[define(F)] _dtype: StorageType,
+) {
+    let layout = comptime!(kernel.x);
+    let mut shared = SharedMemory::<f32>::new_aligned(comptime!(kernel.shared_floats()), 16usize);
+    let unit = UNIT_POS as usize;
+    let index = cube_index();
+    let channel = index % grid.channel_groups * comptime!(kernel.sets());
+    let rest = index / grid.channel_groups;
+    let tap_row = rest % comptime!(kernel.tap_groups()) * kernel.tap_rows;
+    let chunk = rest / comptime!(kernel.tap_groups());
+
+    // What tiles read beyond the planes stays zero for good.
+    zero(&mut shared, 0usize, comptime!(kernel.shared_floats()), layout.threads, layout.vectors);
+    sync_cube();
+
+    // The thread's level (or none), its filter's first buffer and its lane there.
+    let mut working_level = comptime!(layout.levels + 1).runtime();
+    let mut lane = 0usize;
+    let mut first_buffer = 0usize;
+    #[unroll]
+    for level in comptime!(kernel.first_level())..comptime!(layout.levels + 1) {
+        let first = comptime!(kernel.first_thread(level));
+        if unit >= first && unit < comptime!(kernel.first_thread(level + 1)) {
+            working_level = level.runtime();
+            lane = (unit - first) % comptime!(kernel.lanes(level));
+            first_buffer = (unit - first) / comptime!(kernel.lanes(level));
+        }
+    }
+
+    let mut sums = Array::<f32>::new(comptime!(kernel.sums()));
+    #[unroll]
+    for e in 0..comptime!(kernel.sums()) {
+        sums[e] = 0.0f32;
+    }
+    for visit in 0..visits {
+        let hidden = visit * zero_index;
+        let place = place_window(chunk * visits + visit, channel, &grid, layout);
+        load::<F>(x, &x_view, &grid, &place, &mut shared, unit + hidden, kernel.load_x, kernel.x);
+        load::<F>(dy, &dy_view, &grid, &place, &mut shared, unit + hidden, kernel.load_dy, kernel.dy);
+        analyse(&mut shared, unit + hidden, kernel.x);
+        if comptime!(layout.levels > BLOCK_LEVELS) {
+            analyse(&mut shared, unit + hidden, kernel.dy);
+        }
+        for repeat in 0..kernel.repeats {
+            let mut origin = 0usize;
+            let mut pitch = 0usize;
+            let mut cotangent_origin = 0usize;
+            let mut cotangent_pitch = 0usize;
+            let mut active = false;
+            #[unroll]
+            for level in comptime!(kernel.first_level())..comptime!(layout.levels + 1) {
+                if working_level + hidden == level {
+                    let slot = lane + repeat * comptime!(kernel.lanes(level));
+                    let (image, tile_y, tile_x) = tile_of_filter(slot, level, layout);
+                    if slot < comptime!(kernel.tiles(level)) && tile_x < comptime!(layout.tiles_x(level)) {
+                        let buffer = image * comptime!(layout.subbands(level)) + first_buffer;
+                        origin = tile_origin(buffer, tile_y, tile_x, level, kernel.x);
+                        pitch = comptime!(kernel.x.pitch(level) / QUAD).runtime();
+                        cotangent_origin = tile_origin(buffer, tile_y, tile_x, level, kernel.dy);
+                        cotangent_pitch = comptime!(kernel.dy.pitch(level) / QUAD).runtime();
+                        active = true;
+                    }
+                }
+            }
+            if active {
+                correlate_tile(
+                    &shared,
+                    origin + tap_row * pitch,
+                    pitch,
+                    cotangent_origin,
+                    cotangent_pitch,
+                    &mut sums,
+                    kernel.tap_rows,
+                    layout,
+                );
+            }
+        }
+        sync_cube();
+    }
+
+    // Lanes of a filter, added in order by one thread a tap.
+    #[unroll]
+    for e in 0..comptime!(kernel.sums()) {
+        shared[e * layout.threads + unit] = sums[e];
+    }
+    sync_cube();
+    let taps = comptime!(kernel.tap_rows * layout.kernel_size);
+    let filters = comptime!(kernel.filters());
+    let mut i = unit;
+    while i < comptime!(kernel.sets() * kernel.filters() * kernel.sums()) {
+        let tap = i % comptime!(kernel.sums());
+        let filter = i / comptime!(kernel.sums()) % filters;
+        let set = i / comptime!(kernel.sums() * kernel.filters());
+        let mut first = 0usize;
+        let mut lanes = 0usize;
+        #[unroll]
+        for level in comptime!(kernel.first_level())..comptime!(layout.levels + 1) {
+            let below = comptime!(if level == 0 { 0 } else { 4 * level - 4 + kernel.x.base as usize });
+            if filter >= below && filter < comptime!(below + layout.subbands(level)) {
+                lanes = comptime!(kernel.lanes(level)).runtime();
+                first = comptime!(kernel.first_thread(level))
+                    + (set * comptime!(layout.subbands(level)) + filter - below) * lanes;
+            }
+        }
+        let mut sum = 0.0f32;
+        for lane in 0..lanes {
+            sum += shared[tap * comptime!(layout.threads) + first + lane];
+        }
+        if channel + set < grid.channels {
+            let share = (chunk * grid.channels + channel + set) * comptime!(kernel.share());
+            if tap < taps {
+                let filter_taps = comptime!(layout.kernel_size * layout.kernel_size);
+                partials[share + filter * filter_taps + tap_row * comptime!(layout.kernel_size) + tap] = sum;
+            } else {
+                if comptime!(layout.base) && filter == 0 && tap_row == 0 {
+                    partials[share + comptime!(kernel.share() - 1)] = sum;
+                }
+            }
+        }
+        i += comptime!(layout.threads);
+    }
+}
+
+/// Image of the cube, tile row and tile column of slot `slot` of a filter of `level`.
+#[cube]
+fn tile_of_filter(
+    slot: usize,
+    #[comptime] level: usize,
+    #[comptime] layout: Layout,
+) -> (usize, usize, usize) {
+    tile_of(slot, level, comptime!(Layout { channel_planes: false, ..layout }))
+}
+
+/// Loads one pyramid's window, block round by block round.
+#[cube]
+fn load<F: Float>(
+    x: &Array<F>,
+    view: &View,
+    grid: &Grid,
+    place: &crate::window::Place,
+    shared: &mut SharedMemory<f32>,
+    unit: usize,
+    #[comptime] vector: usize,
+    #[comptime] layout: Layout,
+) {
+    let mut first = unit;
+    while first < comptime!(layout.blocks()) {
+        let mut blocks = Array::<f32>::new(BLOCK_SAMPLES);
+        fetch::<F>(x, view, grid, place, first, &mut blocks, 1usize, vector, layout);
+        scatter(shared, first, &blocks, 1usize, layout);
+        first += comptime!(layout.threads);
+    }
+}

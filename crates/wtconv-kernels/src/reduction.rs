@@ -1,0 +1,92 @@
+//! The reduction kernel: shares of the filter gradients to gradients of the parameters.
+//!
+//! A cube takes one filter of one channel. Each thread adds the shares of its taps in order; then the scales unfold, `w` and
+//! `s` being the parameters and `dw~` the gradient of the scaled filter:
+//!
+//! ```text
+//! dw = s * dw~      ds = sum over taps of w * dw~ (+ bias * sum dy on the base path)      db = s0 * sum dy
+//! ```
+
+use cubecl::prelude::*;
+
+use crate::operator::{FilterBank, filter_index, haar_norm};
+use crate::window::cube_index;
+
+/// Everything the reduction kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReductionKernel {
+    /// Side of the filters.
+    pub kernel_size: usize,
+    /// Wavelet levels of the shares.
+    pub levels: usize,
+    /// Whether the shares hold the base filter.
+    pub base: bool,
+    /// Threads of a cube.
+    pub threads: usize,
+}
+
+/// One launch of the reduction kernel, one cube for each channel and filter.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(crate) fn reduction<P: Float>(
+    partials: &Array<f32>,
+    filters: &Array<P>,
+    scales: &Array<P>,
+    bias: &ComptimeOption<Array<P>>,
+    filters_gradient: &mut Array<P>,
+    scales_gradient: &mut Array<P>,
+    bias_gradient: &mut Array<P>,
+    bank: FilterBank,
+    channels: usize,
+    chunks: usize,
+    #[comptime] kernel: ReductionKernel,
+    #[define(P)] _dtype: StorageType,
+) {
+    let taps = comptime!(kernel.kernel_size * kernel.kernel_size);
+    let filter_count = comptime!(4 * kernel.levels + kernel.base as usize);
+    let share =
+        comptime!((4 * kernel.levels + kernel.base as usize) * kernel.kernel_size * kernel.kernel_size + 1);
+    let mut products = SharedMemory::<f32>::new(kernel.threads);
+    let unit = UNIT_POS as usize;
+    let index = cube_index();
+    let slot = index % filter_count;
+    let channel = index / filter_count;
+    let inside = channel < channels;
+    let filter = slot + comptime!(1 - kernel.base as usize);
+    let norm = haar_norm(filter, kernel.levels);
+    let parameter = filter_index(&bank, channel, filter);
+    let mut product = 0.0f32;
+    let mut scale = 0.0f32;
+    if inside {
+        scale = f32::cast_from(scales[parameter]);
+        let mut tap = unit;
+        while tap < taps {
+            let mut sum = 0.0f32;
+            for chunk in 0..chunks {
+                sum += partials[(chunk * channels + channel) * share + slot * taps + tap];
+            }
+            let gradient = sum * norm;
+            let at = parameter * taps + tap;
+            filters_gradient[at] = P::cast_from(gradient * scale);
+            product += gradient * f32::cast_from(filters[at]);
+            tap += comptime!(kernel.threads);
+        }
+    }
+    products[unit] = product;
+    sync_cube();
+    if inside && unit == 0 {
+        let mut sum = 0.0f32;
+        for i in 0..comptime!(kernel.threads) {
+            sum += products[i];
+        }
+        if comptime!(kernel.base) && filter == 0 {
+            let mut total = 0.0f32;
+            for chunk in 0..chunks {
+                total += partials[(chunk * channels + channel) * share + comptime!(share - 1)];
+            }
+            bias_gradient[channel] = P::cast_from(scale * total);
+            let bias: ComptimeOption<P> = bias.as_ref().map(|bias| bias[channel]);
+            sum += f32::cast_from(bias.unwrap_or(P::new(0.0))) * total;
+        }
+        scales_gradient[parameter] = P::cast_from(sum);
+    }
+}

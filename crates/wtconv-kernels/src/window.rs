@@ -1,0 +1,436 @@
+//! From device memory to the pyramid in shared memory: load, analyse, zero padding.
+//!
+//! Planes are loaded in 4x4 blocks, one block a thread at a time, into registers ([`fetch`]). Two analysis steps run there,
+//! and the block leaves its 16 samples of level 0, the 2x2 coefficients of the four subbands of level 1 and the one of each
+//! subband of level 2 in shared memory ([`scatter`]). Deeper levels are analysed from shared memory ([`analyse`]); only
+//! resident planes have them.
+//!
+//! Samples outside the plane are loaded as 0. A coefficient whose block lies outside is then 0 as well, which is exactly
+//! the padding that each level wants: extents are ceil-halvings, so that no coefficient beyond a level's extent sees a
+//! sample of the plane.
+//!
+//! Fetching and scattering are two steps so that a kernel can put independent work between them, while the loads fly.
+
+use cubecl::prelude::*;
+
+use crate::haar::butterflies;
+use crate::layout::{BLOCK, BLOCK_LEVELS, Layout};
+use crate::shared::write_pair;
+
+/// Samples of a block.
+pub(crate) const BLOCK_SAMPLES: usize = BLOCK * BLOCK;
+
+/// Strides of a `[batch, channels, height, width]` tensor, in elements.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(crate) struct View {
+    /// Index of the first element.
+    pub(crate) offset: usize,
+    /// Elements from one image to the next.
+    pub(crate) batch: usize,
+    /// Elements from one channel to the next.
+    pub(crate) channel: usize,
+    /// Elements from one row to the next.
+    pub(crate) row: usize,
+    /// Elements from one column to the next.
+    pub(crate) column: usize,
+}
+
+/// Extents of the tensor that the windows are cut from, and how cubes are numbered over it.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(crate) struct Grid {
+    /// Images.
+    pub(crate) batch: usize,
+    /// Channels.
+    pub(crate) channels: usize,
+    /// Rows of a plane.
+    pub(crate) height: usize,
+    /// Columns of a plane.
+    pub(crate) width: usize,
+    /// Windows along y.
+    pub(crate) windows_y: usize,
+    /// Windows along x.
+    pub(crate) windows_x: usize,
+    /// Groups of channels: as many as channels, or fewer where a cube takes several neighbouring ones.
+    pub(crate) channel_groups: usize,
+}
+
+/// A cube's window: its first plane and its first sample.
+#[derive(CubeType, Clone, Copy)]
+pub(crate) struct Place {
+    /// First image.
+    pub(crate) batch: usize,
+    /// First channel.
+    pub(crate) channel: usize,
+    /// First row.
+    pub(crate) row: usize,
+    /// First column.
+    pub(crate) column: usize,
+}
+
+/// Index of this cube in a two-dimensional launch.
+#[cube]
+pub(crate) fn cube_index() -> usize {
+    CUBE_POS_X as usize + CUBE_POS_Y as usize * CUBE_COUNT_X as usize
+}
+
+/// The window number `index` of a channel group: windows of one plane are neighbours, groups of images come last.
+#[cube]
+pub(crate) fn place_window(index: usize, channel: usize, grid: &Grid, #[comptime] layout: Layout) -> Place {
+    let images = comptime!(if layout.channel_planes { 1usize } else { layout.planes });
+    if layout.resident {
+        Place { batch: index * images, channel, row: 0usize, column: 0usize }
+    } else {
+        let across = index % grid.windows_x;
+        let rest = index / grid.windows_x;
+        Place {
+            batch: rest / grid.windows_y * images,
+            channel,
+            row: rest % grid.windows_y * comptime!(layout.height),
+            column: across * comptime!(layout.width),
+        }
+    }
+}
+
+/// Image and channel of plane `plane` of a cube.
+#[cube]
+pub(crate) fn plane_of(place: &Place, plane: usize, #[comptime] layout: Layout) -> (usize, usize) {
+    if layout.channel_planes {
+        (place.batch, place.channel + plane)
+    } else {
+        (place.batch + plane, place.channel)
+    }
+}
+
+/// Plane, row and column (in blocks) of a block task; lanes run over planes first where planes are channels, so that their
+/// accesses are neighbours in channels-last memory.
+#[cube]
+fn block_of(task: usize, #[comptime] layout: Layout) -> (usize, usize, usize) {
+    let blocks_x = comptime!(layout.blocks_x());
+    let per_plane = comptime!(layout.blocks_y() * layout.blocks_x());
+    if layout.channel_planes {
+        let block = task / comptime!(layout.planes);
+        (task % comptime!(layout.planes), block / blocks_x, block % blocks_x)
+    } else {
+        let block = task % per_plane;
+        (task / per_plane, block / blocks_x, block % blocks_x)
+    }
+}
+
+/// Loads the blocks `first`, `first + threads`, ... (`count` of them) into `blocks`.
+#[cube]
+pub(crate) fn fetch<F: Float>(
+    x: &Array<F>,
+    view: &View,
+    grid: &Grid,
+    place: &Place,
+    first: usize,
+    blocks: &mut Array<f32>,
+    #[comptime] count: usize,
+    #[comptime] vector: usize,
+    #[comptime] layout: Layout,
+) {
+    let margin = comptime!(layout.margin() * BLOCK);
+    #[unroll]
+    for k in 0..count {
+        let task = first + k * comptime!(layout.threads);
+        if task < comptime!(layout.blocks()) {
+            let (plane, block_y, block_x) = block_of(task, layout);
+            let (batch, channel) = plane_of(place, plane, layout);
+            let inside = batch < grid.batch && channel < grid.channels;
+            let mut height = grid.height;
+            let mut width = grid.width;
+            if layout.resident {
+                height = comptime!(layout.height).runtime();
+                width = comptime!(layout.width).runtime();
+            }
+            let plane_offset = view.offset + batch * view.batch + channel * view.channel;
+            #[unroll]
+            for r in 0..BLOCK {
+                // Counted from `margin` samples above and left of the plane, so that the halo needs no sign.
+                let y = place.row + block_y * BLOCK + r;
+                let inside_y = inside && y >= margin && y < height + margin;
+                #[unroll]
+                for e in 0..comptime!(BLOCK / vector) {
+                    let x_at = place.column + block_x * BLOCK + comptime!(e * vector);
+                    let at = comptime!(k * BLOCK_SAMPLES + r * BLOCK + e * vector);
+                    if inside_y && x_at >= margin && x_at < width + margin {
+                        let from = plane_offset + (y - margin) * view.row + (x_at - margin) * view.column;
+                        load::<F>(x, from, blocks, at, vector);
+                    } else {
+                        #[unroll]
+                        for i in 0..vector {
+                            blocks[comptime!(at + i)] = 0.0f32;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Loads `vector` neighbouring elements.
+#[cube]
+fn load<F: Float>(
+    x: &Array<F>,
+    from: usize,
+    into: &mut Array<f32>,
+    #[comptime] at: usize,
+    #[comptime] vector: usize,
+) {
+    if comptime!(vector == 4) {
+        let quad = x.to_slice().into_vectorized().with_vector_size::<Const<4>>()[from / 4];
+        #[unroll]
+        for i in 0..4usize {
+            into[comptime!(at + i)] = f32::cast_from(quad[i]);
+        }
+    } else {
+        if comptime!(vector == 2) {
+            let pair = x.to_slice().into_vectorized().with_vector_size::<Const<2>>()[from / 2];
+            #[unroll]
+            for i in 0..2usize {
+                into[comptime!(at + i)] = f32::cast_from(pair[i]);
+            }
+        } else {
+            into[at] = f32::cast_from(x[from]);
+        }
+    }
+}
+
+/// Stores `vector` neighbouring elements, `from[at ..]`.
+#[cube]
+pub(crate) fn store<F: Float>(
+    y: &mut Array<F>,
+    to: usize,
+    from: &Array<f32>,
+    #[comptime] at: usize,
+    #[comptime] vector: usize,
+) {
+    if comptime!(vector == 4) {
+        let mut quad = Vector::<F, Const<4>>::empty();
+        #[unroll]
+        for i in 0..4usize {
+            quad[i] = F::cast_from(from[comptime!(at + i)]);
+        }
+        y.to_slice_mut().into_vectorized().with_vector_size::<Const<4>>()[to / 4] = quad;
+    } else {
+        if comptime!(vector == 2) {
+            let mut pair = Vector::<F, Const<2>>::empty();
+            #[unroll]
+            for i in 0..2usize {
+                pair[i] = F::cast_from(from[comptime!(at + i)]);
+            }
+            y.to_slice_mut().into_vectorized().with_vector_size::<Const<2>>()[to / 2] = pair;
+        } else {
+            y[to] = F::cast_from(from[at]);
+        }
+    }
+}
+
+/// Writes the samples and coefficients of fetched blocks to shared memory.
+#[cube]
+pub(crate) fn scatter(
+    shared: &mut SharedMemory<f32>,
+    first: usize,
+    blocks: &Array<f32>,
+    #[comptime] count: usize,
+    #[comptime] layout: Layout,
+) {
+    #[unroll]
+    for k in 0..count {
+        let task = first + k * comptime!(layout.threads);
+        if task < comptime!(layout.blocks()) {
+            let (plane, block_y, block_x) = block_of(task, layout);
+            if layout.base {
+                #[unroll]
+                for r in 0..BLOCK {
+                    let at = comptime!(k * BLOCK_SAMPLES + r * BLOCK);
+                    let y = block_y * BLOCK + r;
+                    put_pair(
+                        shared,
+                        plane,
+                        y,
+                        block_x * BLOCK,
+                        blocks[at],
+                        blocks[comptime!(at + 1)],
+                        layout,
+                        0usize,
+                    );
+                    put_pair(
+                        shared,
+                        plane,
+                        y,
+                        block_x * BLOCK + 2,
+                        blocks[comptime!(at + 2)],
+                        blocks[comptime!(at + 3)],
+                        layout,
+                        0usize,
+                    );
+                }
+            }
+            if comptime!(layout.levels > 0) {
+                // Coefficients of level 1: [row][subband][column].
+                let mut level1 = Array::<f32>::new(BLOCK_SAMPLES);
+                #[unroll]
+                for y in 0..2usize {
+                    #[unroll]
+                    for x in 0..2usize {
+                        let at = comptime!(k * BLOCK_SAMPLES + y * 2 * BLOCK + x * 2);
+                        let (ll, lh, hl, hh) = butterflies(
+                            blocks[at],
+                            blocks[comptime!(at + 1)],
+                            blocks[comptime!(at + BLOCK)],
+                            blocks[comptime!(at + BLOCK + 1)],
+                        );
+                        level1[comptime!(y * 8 + x)] = ll;
+                        level1[comptime!(y * 8 + 2 + x)] = lh;
+                        level1[comptime!(y * 8 + 4 + x)] = hl;
+                        level1[comptime!(y * 8 + 6 + x)] = hh;
+                    }
+                }
+                #[unroll]
+                for y in 0..2usize {
+                    #[unroll]
+                    for s in 0..4usize {
+                        let at = comptime!(y * 8 + s * 2);
+                        put_pair(
+                            shared,
+                            plane * 4 + s,
+                            block_y * 2 + y,
+                            block_x * 2,
+                            level1[at],
+                            level1[comptime!(at + 1)],
+                            layout,
+                            1usize,
+                        );
+                    }
+                }
+                if comptime!(layout.levels > 1) {
+                    let (ll, lh, hl, hh) = butterflies(level1[0], level1[1], level1[8], level1[9]);
+                    put(shared, plane * 4, block_y, block_x, ll, layout, 2usize);
+                    put(shared, plane * 4 + 1, block_y, block_x, lh, layout, 2usize);
+                    put(shared, plane * 4 + 2, block_y, block_x, hl, layout, 2usize);
+                    put(shared, plane * 4 + 3, block_y, block_x, hh, layout, 2usize);
+                }
+            }
+        }
+    }
+}
+
+/// Writes two neighbouring samples of a block to their level where the level keeps that place. `y` and `x` count from the
+/// first block, halo included.
+#[cube]
+fn put_pair(
+    shared: &mut SharedMemory<f32>,
+    buffer: usize,
+    y: usize,
+    x: usize,
+    a: f32,
+    b: f32,
+    #[comptime] layout: Layout,
+    #[comptime] level: usize,
+) {
+    let margin = comptime!((layout.margin() * BLOCK) >> level);
+    let row = y + comptime!(layout.gap(level));
+    let column = x + comptime!(layout.lead(level));
+    let origin = comptime!(layout.offset(level)) + buffer * comptime!(layout.stride(level));
+    if layout.resident {
+        if comptime!(layout.rows(level).is_multiple_of(BLOCK >> level)) || y < comptime!(layout.rows(level)) {
+            write_pair(
+                shared,
+                (origin + row * comptime!(layout.pitch(level)) + column) / 2,
+                a,
+                b,
+                layout.vectors,
+            );
+        }
+    } else {
+        let kept_rows = comptime!(margin + layout.rows(level) + 2 * layout.gap(level));
+        if row >= margin
+            && row < kept_rows
+            && column >= margin
+            && column < comptime!(margin + layout.pitch(level))
+        {
+            write_pair(
+                shared,
+                (origin + (row - margin) * comptime!(layout.pitch(level)) + (column - margin)) / 2,
+                a,
+                b,
+                layout.vectors,
+            );
+        }
+    }
+}
+
+/// Writes one sample of a block, as [`put_pair`] does with two.
+#[cube]
+fn put(
+    shared: &mut SharedMemory<f32>,
+    buffer: usize,
+    y: usize,
+    x: usize,
+    value: f32,
+    #[comptime] layout: Layout,
+    #[comptime] level: usize,
+) {
+    let margin = comptime!((layout.margin() * BLOCK) >> level);
+    let row = y + comptime!(layout.gap(level));
+    let column = x + comptime!(layout.lead(level));
+    let origin = comptime!(layout.offset(level)) + buffer * comptime!(layout.stride(level));
+    if layout.resident {
+        shared[origin + row * comptime!(layout.pitch(level)) + column] = value;
+    } else {
+        if row >= margin
+            && row < comptime!(margin + layout.rows(level) + 2 * layout.gap(level))
+            && column >= margin
+            && column < comptime!(margin + layout.pitch(level))
+        {
+            shared[origin + (row - margin) * comptime!(layout.pitch(level)) + (column - margin)] = value;
+        }
+    }
+}
+
+/// Analyses the levels that blocks do not reach, each from the low-pass subband above it. Starts and ends with a barrier.
+#[cube]
+pub(crate) fn analyse(shared: &mut SharedMemory<f32>, unit: usize, #[comptime] layout: Layout) {
+    sync_cube();
+    #[unroll]
+    for level in comptime!(BLOCK_LEVELS + 1)..comptime!(layout.levels + 1) {
+        let above = comptime!(level - 1);
+        let cols = comptime!(layout.cols(level));
+        let per_plane = comptime!(layout.rows(level) * layout.cols(level));
+        let mut i = unit;
+        while i < comptime!(layout.planes * layout.rows(level) * layout.cols(level)) {
+            let plane = i / per_plane;
+            let y = i % per_plane / cols;
+            let x = i % cols;
+            let from = comptime!(
+                layout.offset(above) + layout.gap(above) * layout.pitch(above) + layout.lead(above)
+            ) + plane * comptime!(4 * layout.stride(above))
+                + y * comptime!(2 * layout.pitch(above))
+                + x * 2;
+            let mut b = 0.0f32;
+            let mut c = 0.0f32;
+            let mut d = 0.0f32;
+            let has_right =
+                comptime!(layout.cols(above).is_multiple_of(2)) || x * 2 + 1 < comptime!(layout.cols(above));
+            let has_below =
+                comptime!(layout.rows(above).is_multiple_of(2)) || y * 2 + 1 < comptime!(layout.rows(above));
+            if has_right {
+                b = shared[from + 1];
+            }
+            if has_below {
+                c = shared[from + comptime!(layout.pitch(above))];
+            }
+            if has_right && has_below {
+                d = shared[from + comptime!(layout.pitch(above) + 1)];
+            }
+            let (ll, lh, hl, hh) = butterflies(shared[from], b, c, d);
+            put(shared, plane * 4, y, x, ll, layout, level);
+            put(shared, plane * 4 + 1, y, x, lh, layout, level);
+            put(shared, plane * 4 + 2, y, x, hl, layout, level);
+            put(shared, plane * 4 + 3, y, x, hh, layout, level);
+            i += comptime!(layout.threads);
+        }
+        sync_cube();
+    }
+}
