@@ -1,0 +1,83 @@
+//! Training step of a depthwise convolution: what the filter gradient costs by each way to compute it.
+
+use anyhow::ensure;
+use burn::backend::Autodiff;
+use burn::tensor::module::conv2d;
+use burn::tensor::ops::ConvOptions;
+use burn::tensor::{Distribution, Tensor};
+use burn_wtconv::{WtConvBackend, reference, wtconv2d};
+use clap::Args;
+
+use crate::timing::time;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Images
+    #[arg(long, default_value_t = 2)]
+    batch: usize,
+    /// Channels
+    #[arg(long, value_delimiter = ',', default_values_t = [96, 192, 384, 768])]
+    channels: Vec<usize>,
+    /// Height and width at 96 channels; it halves as the channels double
+    #[arg(long, default_value_t = 56)]
+    side: usize,
+    /// Height and width of a filter, odd
+    #[arg(long, default_value_t = 5)]
+    kernel_size: usize,
+    /// Timed runs of each way
+    #[arg(long, default_value_t = 5)]
+    repeats: usize,
+}
+
+pub(crate) fn run<B: WtConvBackend>(options: &Options) -> anyhow::Result<()> {
+    ensure!(options.kernel_size % 2 == 1, "expected an odd kernel size, got {}", options.kernel_size);
+    println!("training step of a depthwise convolution, ms (p10 median p90)");
+    println!("{:>18} {:>24} {:>24} {:>24}", "shape", "Burn's conv2d", "reference, autodiff", "layer");
+    for &channels in &options.channels {
+        let side = (options.side * 96 / channels).max(1);
+        measure::<B>(options, channels, side)?;
+    }
+    Ok(())
+}
+
+fn measure<B: WtConvBackend>(options: &Options, channels: usize, side: usize) -> anyhow::Result<()> {
+    type A<B> = Autodiff<B>;
+    let device = Default::default();
+    let Options { batch, kernel_size: k, repeats, .. } = *options;
+    let normal = Distribution::Normal(0.0, 1.0);
+    let x = Tensor::<A<B>, 4>::random([batch, channels, side, side], normal, &device).require_grad();
+    let filters = Tensor::<A<B>, 4>::random([channels, 1, k, k], normal, &device).require_grad();
+    let scales = Tensor::<A<B>, 2>::ones([channels, 1], &device).require_grad();
+    let padding = ConvOptions::new([1, 1], [k / 2, k / 2], [1, 1], channels);
+
+    let by_burn = || conv2d(x.clone(), filters.clone(), None, padding.clone());
+    let by_reference = || reference::wtconv2d(x.clone(), filters.clone(), scales.clone(), None, 1);
+    let by_layer = || wtconv2d(x.clone(), filters.clone(), scales.clone(), None, 1);
+
+    let filter_gradient = |y: Tensor<A<B>, 4>| {
+        let gradients = y.square().mean().backward();
+        x.grad(&gradients).and(filters.grad(&gradients))
+    };
+    let expected = filter_gradient(by_burn());
+    for (what, got) in [("reference", filter_gradient(by_reference())), ("layer", filter_gradient(by_layer()))] {
+        let (Some(expected), Some(got)) = (&expected, got) else {
+            anyhow::bail!("no filter gradient");
+        };
+        let values = |tensor: Tensor<B, 4>| tensor.into_data().iter::<f64>().collect::<Vec<_>>();
+        let error = wtconv_oracle::relative_error(&values(got), &values(expected.clone()));
+        ensure!(error < 1e-4, "the filter gradient of the {what} is wrong: relative error {error:e}");
+    }
+
+    let step = |forward: &dyn Fn() -> Tensor<A<B>, 4>| {
+        let timing = time::<B>(&device, repeats, || drop(filter_gradient(forward())));
+        format!("{:.2} {:.2} {:.2}", timing.p10, timing.median, timing.p90)
+    };
+    println!(
+        "{:>18} {:>24} {:>24} {:>24}",
+        format!("{batch}x{channels}x{side}x{side}"),
+        step(&by_burn),
+        step(&by_reference),
+        step(&by_layer)
+    );
+    Ok(())
+}
