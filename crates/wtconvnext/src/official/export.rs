@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use burn::module::Param;
+use burn::module::{Module, Param};
 use burn::nn::conv::Conv2d;
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::backend::Backend;
@@ -31,7 +31,9 @@ pub fn save_official<B: Backend>(
 ) -> Result<(), ExportError> {
     let path = path.as_ref();
     let mut export = Export { scheme, tensors: BTreeMap::new() };
-    // Visiting is written for import, which needs mutable parts; the clone shares the tensors.
+    // Visiting is made for import, which needs mutable parts. A clone shares the tensors of all parameters that have been
+    // used, and draws the others anew: counting draws them before.
+    model.num_params();
     keys::visit(&mut model.clone(), &mut export)?;
 
     let views = export

@@ -169,3 +169,46 @@ impl<B: Backend> Visitor<B> for Shapes {
         Ok(())
     }
 }
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use burn::backend::Flex;
+
+    use super::*;
+    use crate::WtConvNextConfig;
+
+    /// Elements of a model's state dict in both schemes, without making any of them.
+    fn elements(name: &str) -> usize {
+        let mut model = name.parse::<WtConvNextConfig>().unwrap().init::<Flex>(&Default::default());
+        let [modules, parameters] =
+            [OfficialScheme::Modules, OfficialScheme::Parameters].map(|scheme| -> usize {
+                shapes(&mut model, scheme).values().map(|shape| shape.iter().product::<usize>()).sum()
+            });
+        assert_eq!(modules, parameters);
+        modules
+    }
+
+    #[test]
+    fn the_state_dicts_hold_the_published_numbers_of_parameters() {
+        assert_eq!(elements("wtconvnext-t"), 30_383_656);
+        assert_eq!(elements("wtconvnext-s"), 54_015_784);
+        assert_eq!(elements("wtconvnext-b"), 93_647_592);
+        assert_eq!(elements("convnext-t"), 28_589_128);
+        assert_eq!(elements("convnext-s"), 50_223_688);
+        assert_eq!(elements("convnext-b"), 88_591_464);
+    }
+
+    #[test]
+    fn the_scheme_is_that_of_the_first_wavelet_convolution() {
+        let detect = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            detect_scheme(names.iter())
+        };
+        let block = "stages.0.blocks.0";
+        let modules = format!("{block}.conv_dw.base_conv.weight");
+        let parameters = format!("{block}.conv_dw.base_weight");
+        assert_eq!(detect(&["stem.0.weight", &modules]), Some(OfficialScheme::Modules));
+        assert_eq!(detect(&["stem.0.weight", &parameters]), Some(OfficialScheme::Parameters));
+        assert_eq!(detect(&["stem.0.weight", &format!("{block}.conv_dw.weight")]), None);
+    }
+}

@@ -69,6 +69,58 @@ enum Value {
     Other,
 }
 
+/// The opcodes that `torch.save` writes, under their names in Python's `pickletools`.
+mod op {
+    pub(super) const STOP: u8 = b'.';
+    pub(super) const PROTO: u8 = 0x80;
+    pub(super) const FRAME: u8 = 0x95;
+    pub(super) const MARK: u8 = b'(';
+    pub(super) const POP: u8 = b'0';
+    pub(super) const POP_MARK: u8 = b'1';
+    pub(super) const DUP: u8 = b'2';
+    pub(super) const BINPUT: u8 = b'q';
+    pub(super) const LONG_BINPUT: u8 = b'r';
+    pub(super) const MEMOIZE: u8 = 0x94;
+    pub(super) const BINGET: u8 = b'h';
+    pub(super) const LONG_BINGET: u8 = b'j';
+    pub(super) const NONE: u8 = b'N';
+    pub(super) const NEWTRUE: u8 = 0x88;
+    pub(super) const NEWFALSE: u8 = 0x89;
+    pub(super) const BININT: u8 = b'J';
+    pub(super) const BININT1: u8 = b'K';
+    pub(super) const BININT2: u8 = b'M';
+    pub(super) const LONG1: u8 = 0x8a;
+    pub(super) const LONG4: u8 = 0x8b;
+    pub(super) const BINFLOAT: u8 = b'G';
+    pub(super) const SHORT_BINUNICODE: u8 = 0x8c;
+    pub(super) const BINUNICODE: u8 = b'X';
+    pub(super) const SHORT_BINSTRING: u8 = b'U';
+    pub(super) const BINSTRING: u8 = b'T';
+    pub(super) const SHORT_BINBYTES: u8 = b'C';
+    pub(super) const BINBYTES: u8 = b'B';
+    pub(super) const EMPTY_TUPLE: u8 = b')';
+    pub(super) const TUPLE1: u8 = 0x85;
+    pub(super) const TUPLE3: u8 = 0x87;
+    pub(super) const TUPLE: u8 = b't';
+    pub(super) const EMPTY_DICT: u8 = b'}';
+    pub(super) const DICT: u8 = b'd';
+    pub(super) const SETITEM: u8 = b's';
+    pub(super) const SETITEMS: u8 = b'u';
+    pub(super) const EMPTY_LIST: u8 = b']';
+    pub(super) const LIST: u8 = b'l';
+    pub(super) const APPEND: u8 = b'a';
+    pub(super) const APPENDS: u8 = b'e';
+    pub(super) const EMPTY_SET: u8 = 0x8f;
+    pub(super) const ADDITEMS: u8 = 0x90;
+    pub(super) const FROZENSET: u8 = 0x91;
+    pub(super) const GLOBAL: u8 = b'c';
+    pub(super) const STACK_GLOBAL: u8 = 0x93;
+    pub(super) const BINPERSID: u8 = b'Q';
+    pub(super) const REDUCE: u8 = b'R';
+    pub(super) const NEWOBJ: u8 = 0x81;
+    pub(super) const BUILD: u8 = b'b';
+}
+
 struct Machine<'a> {
     rest: &'a [u8],
     stack: Vec<Value>,
@@ -79,69 +131,111 @@ struct Machine<'a> {
 impl Machine<'_> {
     fn run(mut self) -> Result<Value, String> {
         loop {
-            // The opcodes by their names in Python's pickletools.
             match self.byte()? {
-                b'.' => return self.pop(),                                   // STOP
-                0x80 => drop(self.take(1)?),                                 // PROTO
-                0x95 => drop(self.take(8)?),                                 // FRAME
-                b'(' => self.marks.push(self.stack.len()),                   // MARK
-                b'0' => drop(self.pop()?),                                   // POP
-                b'1' => drop(self.pop_mark()?),                              // POP_MARK
-                b'2' => self.push(self.top()?),                              // DUP
-                b'q' => self.memoise_at(|m| m.byte().map(u32::from))?,       // BINPUT
-                b'r' => self.memoise_at(Self::u32)?,                         // LONG_BINPUT
-                0x94 => self.memoise_at(|m| Ok(m.memo.len() as u32))?,       // MEMOIZE
-                b'h' => self.recall(|m| m.byte().map(u32::from))?,           // BINGET
-                b'j' => self.recall(Self::u32)?,                             // LONG_BINGET
-                b'N' | b']' | 0x88 | 0x89 | 0x8f => self.push(Value::Other), // NONE, EMPTY_LIST, NEWTRUE, NEWFALSE, EMPTY_SET
-                b'J' => {
-                    let value = self.u32()? as i32; // BININT
+                op::STOP => return self.pop(),
+                op::PROTO => drop(self.take(1)?),
+                op::FRAME => drop(self.take(8)?),
+
+                op::MARK => self.marks.push(self.stack.len()),
+                op::POP => drop(self.pop()?),
+                op::POP_MARK => drop(self.pop_mark()?),
+                op::DUP => self.push(self.top()?),
+
+                op::BINPUT => {
+                    let index = self.byte()?.into();
+                    self.memoise(index)?;
+                }
+                op::LONG_BINPUT => {
+                    let index = self.u32()?;
+                    self.memoise(index)?;
+                }
+                op::MEMOIZE => self.memoise(self.memo.len() as u32)?,
+                op::BINGET => {
+                    let index = self.byte()?.into();
+                    self.recall(index)?;
+                }
+                op::LONG_BINGET => {
+                    let index = self.u32()?;
+                    self.recall(index)?;
+                }
+
+                op::NONE | op::NEWTRUE | op::NEWFALSE => self.push(Value::Other),
+                op::BININT => {
+                    let value = self.u32()?.cast_signed();
                     self.push(Value::Int(value.into()));
                 }
-                b'K' => {
-                    let value = self.byte()?; // BININT1
+                op::BININT1 => {
+                    let value = self.byte()?;
                     self.push(Value::Int(value.into()));
                 }
-                b'M' => {
-                    let value = u16::from_le_bytes(self.array()?); // BININT2
+                op::BININT2 => {
+                    let value = u16::from_le_bytes(self.array()?);
                     self.push(Value::Int(value.into()));
                 }
-                0x8a => {
-                    let length = self.byte()?; // LONG1
+                op::LONG1 => {
+                    let length = self.byte()?;
                     self.long(length.into())?;
                 }
-                0x8b => {
-                    let length = self.u32()?; // LONG4
+                op::LONG4 => {
+                    let length = self.u32()?;
                     self.long(length as usize)?;
                 }
-                b'G' => {
-                    self.take(8)?; // BINFLOAT
-                    self.push(Value::Other);
-                }
-                b'X' | b'T' => {
-                    let length = self.u32()?; // BINUNICODE, BINSTRING
-                    self.text(length as usize)?;
-                }
-                0x8c | b'U' => {
-                    let length = self.byte()?; // SHORT_BINUNICODE, SHORT_BINSTRING
+                op::BINFLOAT => self.skip(8)?,
+                op::SHORT_BINUNICODE | op::SHORT_BINSTRING => {
+                    let length = self.byte()?;
                     self.text(length.into())?;
                 }
-                b'B' => {
-                    let length = self.u32()?; // BINBYTES
-                    self.take(length as usize)?;
+                op::BINUNICODE | op::BINSTRING => {
+                    let length = self.u32()?;
+                    self.text(length as usize)?;
+                }
+                op::SHORT_BINBYTES => {
+                    let length = self.byte()?;
+                    self.skip(length.into())?;
+                }
+                op::BINBYTES => {
+                    let length = self.u32()?;
+                    self.skip(length as usize)?;
+                }
+
+                op::EMPTY_TUPLE => self.push(Value::Tuple(Rc::new([]))),
+                op @ op::TUPLE1..=op::TUPLE3 => {
+                    let length = usize::from(op - op::TUPLE1) + 1;
+                    let start = self.stack.len().checked_sub(length).ok_or(UNDERFLOW)?;
+                    let items = self.stack.split_off(start);
+                    self.push(Value::Tuple(items.into()));
+                }
+                op::TUPLE => {
+                    let items = self.pop_mark()?;
+                    self.push(Value::Tuple(items.into()));
+                }
+                op::EMPTY_DICT => self.push(dict(Vec::new())),
+                op::DICT => {
+                    let items = self.pop_mark()?;
+                    self.push(dict(pairs(&items)));
+                }
+                op::SETITEM => {
+                    let (value, key) = (self.pop()?, self.pop()?);
+                    self.set_items(vec![(key, value)])?;
+                }
+                op::SETITEMS => {
+                    let items = self.pop_mark()?;
+                    self.set_items(pairs(&items))?;
+                }
+                op::EMPTY_LIST | op::EMPTY_SET => self.push(Value::Other),
+                op::APPEND => drop(self.pop()?),
+                op::APPENDS | op::ADDITEMS => drop(self.pop_mark()?),
+                op::LIST | op::FROZENSET => {
+                    self.pop_mark()?;
                     self.push(Value::Other);
                 }
-                b'C' => {
-                    let length = self.byte()?; // SHORT_BINBYTES
-                    self.take(length.into())?;
-                    self.push(Value::Other);
-                }
-                b'c' => {
-                    let global = format!("{}.{}", self.line()?, self.line()?); // GLOBAL
+
+                op::GLOBAL => {
+                    let global = format!("{}.{}", self.line()?, self.line()?);
                     self.push(Value::Global(global.into()));
                 }
-                0x93 => {
-                    let (name, module) = (self.pop()?, self.pop()?); // STACK_GLOBAL
+                op::STACK_GLOBAL => {
+                    let (name, module) = (self.pop()?, self.pop()?);
                     self.push(match (module, name) {
                         (Value::Text(module), Value::Text(name)) => {
                             Value::Global(format!("{module}.{name}").into())
@@ -149,50 +243,22 @@ impl Machine<'_> {
                         _ => Value::Other,
                     });
                 }
-                b')' => self.push(Value::Tuple(Rc::new([]))), // EMPTY_TUPLE
-                op @ 0x85..=0x87 => {
-                    let length = usize::from(op - 0x84); // TUPLE1, TUPLE2, TUPLE3
-                    let start = self.stack.len().checked_sub(length).ok_or(UNDERFLOW)?;
-                    let items = self.stack.split_off(start);
-                    self.push(Value::Tuple(items.into()));
-                }
-                b't' => {
-                    let items = self.pop_mark()?; // TUPLE
-                    self.push(Value::Tuple(items.into()));
-                }
-                b'}' => self.push(dict([])), // EMPTY_DICT
-                b'd' => {
-                    let items = self.pop_mark()?; // DICT
-                    self.push(dict(pairs(items)));
-                }
-                b's' => {
-                    let (value, key) = (self.pop()?, self.pop()?); // SETITEM
-                    self.set_items([(key, value)])?;
-                }
-                b'u' => {
-                    let items = self.pop_mark()?; // SETITEMS
-                    self.set_items(pairs(items))?;
-                }
-                b'a' => drop(self.pop()?),             // APPEND
-                b'e' | 0x90 => drop(self.pop_mark()?), // APPENDS, ADDITEMS
-                b'l' | 0x91 => {
-                    self.pop_mark()?; // LIST, FROZENSET
-                    self.push(Value::Other);
-                }
-                b'Q' => {
-                    let id = self.pop()?; // BINPERSID
+                op::BINPERSID => {
+                    let id = self.pop()?;
                     self.push(storage(&id)?);
                 }
-                b'R' => {
-                    let (arguments, function) = (self.pop()?, self.pop()?); // REDUCE
+                op::REDUCE => {
+                    let (arguments, function) = (self.pop()?, self.pop()?);
                     self.push(call(&function, &arguments)?);
                 }
-                0x81 => {
-                    self.pop()?; // NEWOBJ
+                op::NEWOBJ => {
+                    self.pop()?;
                     self.pop()?;
                     self.push(Value::Other);
                 }
-                b'b' => drop(self.pop()?), // BUILD sets attributes, such as a state dict's `_metadata`.
+                // Sets attributes of the object below, such as a state dict's `_metadata`.
+                op::BUILD => drop(self.pop()?),
+
                 op => return Err(format!("unknown pickle opcode 0x{op:02x}")),
             }
         }
@@ -229,6 +295,13 @@ impl Machine<'_> {
         Ok(())
     }
 
+    /// A value that cannot be part of a state dict.
+    fn skip(&mut self, length: usize) -> Result<(), String> {
+        self.take(length)?;
+        self.push(Value::Other);
+        Ok(())
+    }
+
     /// A little-endian integer of any length; one that is longer than an i64 is no size.
     fn long(&mut self, length: usize) -> Result<(), String> {
         let bytes = self.take(length)?;
@@ -261,21 +334,19 @@ impl Machine<'_> {
         Ok(self.stack.split_off(mark))
     }
 
-    fn memoise_at(&mut self, index: impl Fn(&mut Self) -> Result<u32, String>) -> Result<(), String> {
-        let index = index(self)?;
+    fn memoise(&mut self, index: u32) -> Result<(), String> {
         let value = self.top()?;
         self.memo.insert(index, value);
         Ok(())
     }
 
-    fn recall(&mut self, index: impl Fn(&mut Self) -> Result<u32, String>) -> Result<(), String> {
-        let index = index(self)?;
+    fn recall(&mut self, index: u32) -> Result<(), String> {
         let value = self.memo.get(&index).cloned().ok_or("the pickle refers to nothing")?;
         self.push(value);
         Ok(())
     }
 
-    fn set_items(&mut self, items: impl IntoIterator<Item = (Value, Value)>) -> Result<(), String> {
+    fn set_items(&mut self, items: Vec<(Value, Value)>) -> Result<(), String> {
         if let Value::Dict(entries) = self.top()? {
             entries.borrow_mut().extend(items);
         }
@@ -285,11 +356,11 @@ impl Machine<'_> {
 
 const UNDERFLOW: &str = "the pickle takes more than it has given";
 
-fn dict(entries: impl Into<Vec<(Value, Value)>>) -> Value {
-    Value::Dict(Rc::new(RefCell::new(entries.into())))
+fn dict(entries: Vec<(Value, Value)>) -> Value {
+    Value::Dict(Rc::new(RefCell::new(entries)))
 }
 
-fn pairs(items: Vec<Value>) -> Vec<(Value, Value)> {
+fn pairs(items: &[Value]) -> Vec<(Value, Value)> {
     items.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
 }
 
@@ -320,7 +391,7 @@ fn call(function: &Value, arguments: &Value) -> Result<Value, String> {
         return Ok(Value::Other);
     };
     match (&**function, &arguments[..]) {
-        ("collections.OrderedDict", _) => Ok(dict([])),
+        ("collections.OrderedDict", _) => Ok(dict(Vec::new())),
         ("torch._utils._rebuild_parameter", [tensor, ..]) => Ok(tensor.clone()),
         ("torch._tensor._rebuild_from_type_v2", [function, _, arguments, ..]) => call(function, arguments),
         ("torch._utils._rebuild_tensor_v2", [storage, Value::Int(offset), shape, strides, ..]) => {
@@ -355,4 +426,62 @@ fn sizes(value: &Value) -> Result<Vec<usize>, String> {
 
 fn size(value: i64) -> Result<usize, String> {
     value.try_into().map_err(|_| format!("a tensor has a negative size, {value}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `{KEY: tensor}` with a tensor of shape (2, 3) and strides (1, 2), as protocol 2 writes it.
+    fn pickle(key: &[u8]) -> Vec<u8> {
+        let storage =
+            b"(X\x07\x00\x00\x00storagectorch\nHalfStorage\nX\x01\x00\x00\x007X\x03\x00\x00\x00cpuK\x06tQ";
+        let arguments = [b"(".as_slice(), storage, b"K\x04K\x02K\x03\x86K\x01K\x02\x86\x89}t"].concat();
+        [b"\x80\x02}".as_slice(), key, b"ctorch._utils\n_rebuild_tensor_v2\n", &arguments, b"Rs."].concat()
+    }
+
+    #[test]
+    fn finds_a_tensor_and_its_layout() {
+        let expected = Layout {
+            storage: "7".to_owned(),
+            dtype: DType::F16,
+            offset: 4,
+            shape: vec![2, 3],
+            strides: vec![1, 2],
+        };
+        let found = tensors(&pickle(b"X\x01\x00\x00\x00a")).unwrap();
+        assert_eq!(found, BTreeMap::from([("a".to_owned(), expected.clone())]));
+        let found = tensors(&pickle(b"K\x05")).unwrap();
+        assert_eq!(found, BTreeMap::from([("5".to_owned(), expected)]));
+    }
+
+    #[test]
+    fn any_part_of_a_pickle_is_an_error() {
+        let pickle = pickle(b"X\x01\x00\x00\x00a");
+        for length in 0..pickle.len() {
+            assert!(tensors(&pickle[..length]).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn damaged_pickles_are_errors() {
+        let cases: [(&[u8], &str); 6] = [
+            (b"\x80\x02K\x01.", "it holds a whole Python object, expected a state dict"),
+            (b"\x80\x02}\xff.", "unknown pickle opcode 0xff"),
+            (b"\x80\x02R.", UNDERFLOW),
+            (b"\x80\x02t.", UNDERFLOW),
+            (b"\x80\x02h\x05.", "the pickle refers to nothing"),
+            (b"\x80\x02K\x01Q.", "unknown kind of storage"),
+        ];
+        for (pickle, expected) in cases {
+            assert_eq!(tensors(pickle).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn a_dictionary_within_itself_ends() {
+        // d = {}; d["a"] = d
+        let pickle = b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s.";
+        assert_eq!(tensors(pickle).unwrap(), BTreeMap::new());
+    }
 }

@@ -228,6 +228,14 @@ mod what_is_saved {
     }
 
     #[test]
+    fn is_the_model_even_if_it_was_never_used() {
+        let model: WtConvNext<TestBackend> = golden_config().init(&Default::default());
+        let tensors = official(&model, OfficialScheme::Modules);
+        let weight = model.head.fc.as_ref().unwrap().weight.val().transpose().into_data();
+        assert_eq!(tensors["head.fc.weight"], weight);
+    }
+
+    #[test]
     fn needs_a_folder() {
         let (model, _) = load(&golden_config(), test_file("golden/model_official.pth")).unwrap();
         let error =
@@ -272,7 +280,7 @@ mod what_does_not_load {
 
     #[test]
     fn tensors_of_another_shape() {
-        let message = mismatch(&fixture_config().with_num_classes(1000), |_| {});
+        let message = mismatch(&WtConvNextConfig { num_classes: 1000, ..fixture_config() }, |_| {});
         assert_eq!(
             message,
             "2 tensors of another shape: head.fc.bias (expected [1000], got [3]), head.fc.weight (expected [1000, 5], \
@@ -282,7 +290,7 @@ mod what_does_not_load {
 
     #[test]
     fn all_kinds_at_once() {
-        let message = mismatch(&fixture_config().with_num_classes(2), |tensors| {
+        let message = mismatch(&WtConvNextConfig { num_classes: 2, ..fixture_config() }, |tensors| {
             let bias = tensors.remove("stem.0.bias").unwrap();
             tensors.insert("stem.0.beta".to_owned(), bias);
         });
