@@ -160,7 +160,7 @@ impl WtConvNextConfig {
             at_least_one(format!("depths[{stage}]"), self.depths[stage])?;
             at_least_one(format!("dims[{stage}]"), self.dims[stage])?;
             at_least_one(format!("kernel_sizes[{stage}]"), self.kernel_sizes[stage])?;
-            if self.mixer == Mixer::Depthwise && self.kernel_sizes[stage] % 2 == 0 {
+            if self.mixer == Mixer::Depthwise && self.kernel_sizes[stage].is_multiple_of(2) {
                 return Err(ConfigError::EvenKernel { stage, kernel_size: self.kernel_sizes[stage] });
             }
         }

@@ -53,7 +53,7 @@ pub use input::InputError;
 pub use layer_norm::LayerNorm2d;
 pub use mixing::Mixing;
 pub use mlp::Mlp;
-pub use model::WtConvNext;
+pub use model::{WtConvNext, WtConvNextRecord};
 pub use official::{ExportError, ImportError, ImportReport, OfficialScheme, load_official, save_official};
 pub use stage::Stage;
 pub use stem::Stem;

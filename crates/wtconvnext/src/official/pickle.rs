@@ -1,8 +1,6 @@
 //! Just enough of Python's pickle to find the tensors in what `torch.save` wrote.
 //!
-//! burn-store's reader is not used for this, because it takes every tensor as contiguous: models trained with
-//! `channels_last` have convolution weights in another order, and would load as noise. No object is built: whatever is
-//! not a tensor, a number, a string, a tuple or a dictionary is [`Value::Other`].
+//! No object is built: whatever is not a tensor, a number, a string, a tuple or a dictionary is [`Value::Other`].
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

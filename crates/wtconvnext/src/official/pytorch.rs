@@ -1,4 +1,8 @@
 //! Reading what `torch.save` wrote: a zip archive of a pickle and one file for each tensor's storage.
+//!
+//! burn-store reads the archive, but its `PytorchReader` (0.21) is not used: it takes every tensor as contiguous, so that
+//! the convolutions of a model trained with `channels_last` would load as noise, and it gives zeros for a storage that is
+//! cut off, missing or fails its checksum. Here the first loads and the others are errors.
 
 use std::collections::BTreeMap;
 use std::path::Path;

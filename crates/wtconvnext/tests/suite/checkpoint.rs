@@ -344,8 +344,10 @@ mod what_does_not_load {
     #[test]
     fn another_wavelet() {
         let name = "stages.1.blocks.0.conv_dw.wt_filter";
-        for filter in [TensorData::zeros::<f32, _>([12, 1, 4, 4]), TensorData::zeros::<f32, _>([12, 1, 2, 2])]
-        {
+        let haar = fixture_tensors()[name].to_vec::<f32>().unwrap();
+        let longer: Vec<f32> = haar.iter().copied().chain([0.0; 144]).collect();
+        let other: Vec<f32> = haar.iter().map(|value| value * 1.001).collect();
+        for filter in [TensorData::new(longer, [12, 1, 4, 4]), TensorData::new(other, [12, 1, 2, 2])] {
             let mut tensors = fixture_tensors();
             tensors.insert(name.to_owned(), filter);
             let error = load_tensors(&fixture_config(), &tensors).unwrap_err();
