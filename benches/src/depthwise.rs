@@ -59,7 +59,9 @@ fn measure<B: WtConvBackend>(options: &Options, channels: usize, side: usize) ->
         x.grad(&gradients).and(filters.grad(&gradients))
     };
     let expected = filter_gradient(by_burn());
-    for (what, got) in [("reference", filter_gradient(by_reference())), ("layer", filter_gradient(by_layer()))] {
+    for (what, got) in
+        [("reference", filter_gradient(by_reference())), ("layer", filter_gradient(by_layer()))]
+    {
         let (Some(expected), Some(got)) = (&expected, got) else {
             anyhow::bail!("no filter gradient");
         };

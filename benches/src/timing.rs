@@ -24,6 +24,7 @@ pub(crate) fn time<B: Backend>(device: &B::Device, repeats: usize, mut work: imp
     once();
     let mut durations: Vec<Duration> = (0..repeats.max(1)).map(|_| once()).collect();
     durations.sort();
-    let at = |share: f64| durations[((durations.len() - 1) as f64 * share).round() as usize].as_secs_f64() * 1e3;
+    let at =
+        |share: f64| durations[((durations.len() - 1) as f64 * share).round() as usize].as_secs_f64() * 1e3;
     Timing { p10: at(0.1), median: at(0.5), p90: at(0.9) }
 }

@@ -5,17 +5,17 @@ mod autodiff;
 mod cube;
 #[cfg(feature = "cubecl")]
 mod fusion;
+mod tensor_ops;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Tensor, TensorPrimitive};
 
-use crate::reference::{self, WantedGradients};
+use crate::reference::WantedGradients;
 use crate::{Route, RouteKind, WtConv2dProblem};
 
 /// A backend that can run wavelet convolutions.
 ///
-/// The methods default to the tensor ops of [`reference`]; a backend with kernels overrides them. Models
+/// The methods default to the tensor ops of [`reference`](crate::reference); a backend with kernels overrides them. Models
 /// are written generic over `B: WtConvBackend` (training code over `B: AutodiffBackend + WtConvBackend`) and call
 /// [`WtConv2d::forward`](crate::WtConv2d::forward) or [`wtconv2d`](crate::wtconv2d), which check the arguments; these
 /// methods do not.
@@ -40,16 +40,10 @@ pub trait WtConvBackend: Backend {
         route: RouteKind,
     ) -> FloatTensor<Self> {
         let _ = route;
-        into_float(reference::wtconv2d::<Self>(
-            from_float(x),
-            from_float(filters),
-            from_float(scales),
-            bias.map(from_float),
-            stride,
-        ))
+        tensor_ops::forward::<Self>(x, filters, scales, bias, stride)
     }
 
-    /// Gradient of the input, see [`reference::input_gradient`].
+    /// Gradient of the input, see [`reference::input_gradient`](crate::reference::input_gradient).
     fn wtconv2d_input_gradient(
         dy: FloatTensor<Self>,
         filters: FloatTensor<Self>,
@@ -59,16 +53,10 @@ pub trait WtConvBackend: Backend {
         route: RouteKind,
     ) -> FloatTensor<Self> {
         let _ = route;
-        into_float(reference::input_gradient::<Self>(
-            from_float(dy),
-            from_float(filters),
-            from_float(scales),
-            extent,
-            stride,
-        ))
+        tensor_ops::input_gradient::<Self>(dy, filters, scales, extent, stride)
     }
 
-    /// Gradients of the wanted parameters, see [`reference::parameter_gradients`].
+    /// Gradients of the wanted parameters, see [`reference::parameter_gradients`](crate::reference::parameter_gradients).
     #[allow(clippy::too_many_arguments)] // The operator has that many: two tensors, three parameters and its options.
     fn wtconv2d_parameter_gradients(
         x: FloatTensor<Self>,
@@ -81,24 +69,11 @@ pub trait WtConvBackend: Backend {
         route: RouteKind,
     ) -> ParameterGradientPrimitives<Self> {
         let _ = route;
-        let gradients = reference::parameter_gradients::<Self>(
-            from_float(x),
-            from_float(dy),
-            from_float(filters),
-            from_float(scales),
-            bias.map(from_float),
-            stride,
-            wanted,
-        );
-        ParameterGradientPrimitives {
-            filters: gradients.filters.map(into_float),
-            scales: gradients.scales.map(into_float),
-            bias: gradients.bias.map(into_float),
-        }
+        tensor_ops::parameter_gradients::<Self>(x, dy, filters, scales, bias, stride, wanted)
     }
 }
 
-/// [`ParameterGradients`](reference::ParameterGradients) as the tensor primitives of a backend.
+/// [`ParameterGradients`](crate::reference::ParameterGradients) as the tensor primitives of a backend.
 #[derive(Clone, Debug)]
 pub struct ParameterGradientPrimitives<B: Backend> {
     /// `[channels, 1 + 4 * levels, kernel_size, kernel_size]`
@@ -107,14 +82,6 @@ pub struct ParameterGradientPrimitives<B: Backend> {
     pub scales: Option<FloatTensor<B>>,
     /// `[channels]`
     pub bias: Option<FloatTensor<B>>,
-}
-
-fn from_float<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<B, D> {
-    Tensor::from_primitive(TensorPrimitive::Float(tensor))
-}
-
-fn into_float<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
-    tensor.into_primitive().tensor()
 }
 
 #[cfg(feature = "flex")]

@@ -15,7 +15,9 @@ pub enum WtConvError {
     },
     /// The input has another number of channels than the layer. A wavelet convolution is depthwise: it returns as
     /// many channels as it takes.
-    #[error("expected an input of {expected} channels, got {got} (input shape {shape:?}, [batch, channels, height, width])")]
+    #[error(
+        "expected an input of {expected} channels, got {got} (input shape {shape:?}, [batch, channels, height, width])"
+    )]
     Channels {
         /// Channels of the filters.
         expected: usize,

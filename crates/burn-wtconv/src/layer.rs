@@ -134,8 +134,10 @@ impl<B: Backend> WtConv2d<B> {
         let device = conv.weight.device();
         let fresh = config.try_init::<B>(&device)?;
         let base = conv.weight.val().cast(fresh.filters.dtype());
+        let filters = fresh.filters.val().slice_assign(s![.., 0..1, .., ..], base);
         Ok(Self {
-            filters: Param::from_tensor(fresh.filters.val().slice_assign(s![.., 0..1, .., ..], base)),
+            // Detached: a parameter is a leaf of the autodiff graph.
+            filters: Param::from_tensor(filters.detach()),
             scales: Param::from_tensor(initial_scales(channels, 1 + 4 * levels, 0.0, &device)),
             bias: conv.bias,
             stride,

@@ -62,6 +62,11 @@
 
 #![forbid(unsafe_code)]
 
+/// The README's code compiles.
+#[doc = include_str!("../../../README.md")]
+#[cfg(doctest)]
+struct Readme;
+
 mod backend;
 mod error;
 mod layer;

@@ -137,7 +137,8 @@ impl<B: Backend> WtConv2d<B> {
 
         let WtConv2dConfig { channels, kernel_size, levels, bias, stride } = *config;
         let load = |name: String| tensors[&name].clone();
-        let level_names = |name: fn(OfficialScheme, usize) -> String| (0..levels).map(move |i| name(scheme, i));
+        let level_names =
+            |name: fn(OfficialScheme, usize) -> String| (0..levels).map(move |i| name(scheme, i));
 
         let mut filters = vec![Tensor::from_data(load(scheme.base_filter()), device)];
         filters.extend(level_names(OfficialScheme::level_filters).map(|name| {
@@ -169,8 +170,7 @@ impl<B: Backend> WtConv2d<B> {
             tensors.insert(scheme.base_bias(), bias.val().into_data());
         }
         for index in 0..self.levels() {
-            let filters =
-                self.level_filters(index + 1).reshape([4 * channels, 1, kernel_size, kernel_size]);
+            let filters = self.level_filters(index + 1).reshape([4 * channels, 1, kernel_size, kernel_size]);
             let scales = self.level_scales(index + 1).reshape([1, 4 * channels, 1, 1]);
             tensors.insert(scheme.level_filters(index), filters.into_data());
             tensors.insert(scheme.level_scales(index), scales.into_data());

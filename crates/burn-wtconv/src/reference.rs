@@ -131,6 +131,14 @@ pub fn parameter_gradients<B: Backend>(
 ) -> ParameterGradients<B> {
     let [channels, bands, kernel_size, _] = filters.dims();
     let dtype = filters.dtype();
+    if x.dims()[0] == 0 {
+        // Not every backend sums over an empty axis.
+        return ParameterGradients {
+            filters: wanted.filters.then(|| filters.zeros_like()),
+            scales: wanted.scales.then(|| scales.zeros_like()),
+            bias: bias.filter(|_| wanted.bias).map(|bias| bias.zeros_like()),
+        };
+    }
     let (filters, scales, bias, dy) = (widened(filters), widened(scales), bias.map(widened), widened(dy));
 
     // Both need the sum of the cotangent; zeros between its pixels would not change it.
@@ -188,7 +196,11 @@ fn folded_filter_gradients<B: Backend>(
 fn operator<B: Backend>(x: Tensor<B, 4>, filters: Tensor<B, 4>, padding: SamePadding) -> Tensor<B, 4> {
     let [batch, channels, _, _] = x.dims();
     let [_, bands, kernel_size, _] = filters.dims();
-    let levels = (bands - 1) / 4;
+    let levels = bands / 4;
+    if batch == 0 {
+        // Not every backend stacks or convolves empty tensors; any product with the filters keeps the graph whole.
+        return x * filters.slice(s![.., 0..1, 0..1, 0..1]).reshape([1, channels, 1, 1]);
+    }
 
     let mut extents = Vec::with_capacity(levels);
     let mut filtered = Vec::with_capacity(levels);

@@ -5,5 +5,11 @@ mod suite;
 
 mod f32 {
     use crate::suite::{Precision, suite};
-    suite!(burn::backend::Wgpu, Precision::F32);
+    suite!(burn::backend::Wgpu, Precision { cases: 4, ..Precision::F32 });
+
+    /// The values above are those of the kernels.
+    #[test]
+    fn the_route_is_fused() {
+        crate::suite::the_route_is_fused::<burn::backend::Wgpu>();
+    }
 }

@@ -1,12 +1,12 @@
 //! The custom backward: the inner backend's forward and gradients, with the input and the parameters as only state.
 
-use burn::tensor::TensorMetadata;
-use burn::tensor::ops::FloatTensor;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::autodiff::{Autodiff, NodeId};
+use burn::tensor::TensorMetadata;
+use burn::tensor::ops::FloatTensor;
 
 use super::WtConvBackend;
 use crate::reference::WantedGradients;
@@ -94,12 +94,7 @@ macro_rules! impl_backward {
         impl<B: WtConvBackend> Backward<B, $n> for WtConv2dBackward {
             type State = State;
 
-            fn backward(
-                self,
-                ops: Ops<State, $n>,
-                grads: &mut Gradients,
-                checkpointer: &mut Checkpointer,
-            ) {
+            fn backward(self, ops: Ops<State, $n>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
                 let dy = grads.consume::<B>(&ops.node);
                 let state = ops.state;
                 let mut retrieve = |node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node);
@@ -129,7 +124,14 @@ macro_rules! impl_backward {
                         bias: bias_target.is_some(),
                     };
                     let gradients = B::wtconv2d_parameter_gradients(
-                        x, dy, filters, scales, bias, self.stride, wanted, self.route,
+                        x,
+                        dy,
+                        filters,
+                        scales,
+                        bias,
+                        self.stride,
+                        wanted,
+                        self.route,
                     );
                     let pairs = [
                         (filters_target, gradients.filters),

@@ -69,12 +69,19 @@ pub(super) fn synthesis<B: Backend>(
     };
 
     let interleaved_row = |low: Tensor<B, 4>, high: Tensor<B, 4>| {
-        Tensor::stack::<5>(vec![low.clone() + high.clone(), low - high], 4)
-            .reshape([batch, channels, rows, 2 * cols])
+        Tensor::stack::<5>(vec![low.clone() + high.clone(), low - high], 4).reshape([
+            batch,
+            channels,
+            rows,
+            2 * cols,
+        ])
     };
     let top = interleaved_row(ll.clone() + lh.clone(), hl.clone() + hh.clone());
     let bottom = interleaved_row(ll - lh, hl - hh);
-    Tensor::stack::<5>(vec![top, bottom], 3)
-        .reshape([batch, channels, 2 * rows, 2 * cols])
-        .slice(s![.., .., 0..height, 0..width])
+    Tensor::stack::<5>(vec![top, bottom], 3).reshape([batch, channels, 2 * rows, 2 * cols]).slice(s![
+        ..,
+        ..,
+        0..height,
+        0..width
+    ])
 }

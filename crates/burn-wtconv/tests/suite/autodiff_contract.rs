@@ -10,7 +10,8 @@ use super::tensors::{Arguments, Case, Precision, run, tensor, values};
 type A<B> = Autodiff<B>;
 
 fn case(bias: bool, seed: u64) -> Case {
-    let problem = Problem { batch: 2, channels: 3, height: 7, width: 10, kernel_size: 3, levels: 2, stride: 2 };
+    let problem =
+        Problem { batch: 2, channels: 3, height: 7, width: 10, kernel_size: 3, levels: 2, stride: 2 };
     Case::random(problem, bias, seed)
 }
 
@@ -20,8 +21,7 @@ pub fn every_mix_of_tracked_arguments_agrees<B: WtConvBackend>(device: &B::Devic
     let dy = tensor::<A<B>, 4>(&case.dy, case.output_shape(), precision.dtype, device);
     for mix in 0..16 {
         let tracked = |bit: usize| mix >> bit & 1 == 1;
-        let Arguments { x, filters, scales, bias } =
-            Arguments::<A<B>>::new(&case, precision.dtype, device);
+        let Arguments { x, filters, scales, bias } = Arguments::<A<B>>::new(&case, precision.dtype, device);
         let arguments = Arguments {
             x: x.set_require_grad(tracked(0)),
             filters: filters.set_require_grad(tracked(1)),
@@ -41,7 +41,9 @@ pub fn every_mix_of_tracked_arguments_agrees<B: WtConvBackend>(device: &B::Devic
             bias.grad(&grads).map(values),
         ];
         let bias = expected.bias.as_ref().expect("the case has a bias");
-        for (bit, expected) in [&expected.x, &expected.filters, &expected.scales, bias].into_iter().enumerate() {
+        for (bit, expected) in
+            [&expected.x, &expected.filters, &expected.scales, bias].into_iter().enumerate()
+        {
             assert_eq!(got[bit].is_some(), tracked(bit), "argument {bit} of mix {mix:04b}");
             if let Some(got) = &got[bit] {
                 let error = relative_error(got, expected);
@@ -87,10 +89,7 @@ pub fn frozen_parameters_have_no_gradient<B: WtConvBackend>(device: &B::Device, 
     assert!(arguments.scales.grad(&grads).is_none());
 }
 
-pub fn an_empty_batch_works_forward_and_backward<B: WtConvBackend>(
-    device: &B::Device,
-    precision: Precision,
-) {
+pub fn an_empty_batch_works_forward_and_backward<B: WtConvBackend>(device: &B::Device, precision: Precision) {
     for bias in [true, false] {
         let mut case = case(bias, 4);
         case.problem.batch = 0;

@@ -10,7 +10,8 @@ use super::tensors::{Arguments, Case, Outcome, Precision, tensor, values};
 type A<B> = Autodiff<B>;
 
 fn case(seed: u64) -> Case {
-    let problem = Problem { batch: 2, channels: 3, height: 9, width: 14, kernel_size: 5, levels: 2, stride: 1 };
+    let problem =
+        Problem { batch: 2, channels: 3, height: 9, width: 14, kernel_size: 5, levels: 2, stride: 1 };
     Case::random(problem, true, seed)
 }
 
@@ -22,8 +23,7 @@ fn check_view<B: WtConvBackend>(
     precision: Precision,
 ) {
     let contiguous = Arguments::<A<B>>::new(case, precision.dtype, device);
-    let arguments =
-        Arguments { x: view(&case.x, case.input_shape()).detach(), ..contiguous }.tracked();
+    let arguments = Arguments { x: view(&case.x, case.input_shape()).detach(), ..contiguous }.tracked();
     let y = arguments.forward(case.problem.stride);
     let dy = view(&case.dy, case.output_shape());
     let got = Outcome { y: values(y.clone()), gradients: arguments.gradients((y * dy).sum()) };

@@ -12,8 +12,7 @@ pub fn mismatched_arguments_are_refused_in_words<B: WtConvBackend>(device: &B::D
     let zeros2 = |shape: [usize; 2]| Tensor::<B, 2>::zeros(shape, (device, dtype));
     let zeros1 = |len: usize| Tensor::<B, 1>::zeros([len], (device, dtype));
     let refuse = |x: [usize; 4], filters: [usize; 4], scales: [usize; 2], bias: usize, stride: usize| {
-        let call =
-            try_wtconv2d(zeros4(x), zeros4(filters), zeros2(scales), Some(zeros1(bias)), stride, None);
+        let call = try_wtconv2d(zeros4(x), zeros4(filters), zeros2(scales), Some(zeros1(bias)), stride, None);
         call.expect_err("a refusal").to_string()
     };
     let (x, filters, scales) = ([1, 32, 8, 8], [32, 5, 3, 3], [32, 5]);
@@ -23,10 +22,7 @@ pub fn mismatched_arguments_are_refused_in_words<B: WtConvBackend>(device: &B::D
         "expected an input of 32 channels, got 3 (input shape [1, 3, 8, 8], [batch, channels, height, width])"
     );
     assert_eq!(refuse(x, filters, scales, 32, 0), "expected stride >= 1, got 0");
-    assert_eq!(
-        refuse([1, 32, 0, 8], filters, scales, 32, 1),
-        "expected height >= 1 and width >= 1, got 0x8"
-    );
+    assert_eq!(refuse([1, 32, 0, 8], filters, scales, 32, 1), "expected height >= 1 and width >= 1, got 0x8");
     for bad in [[32, 4, 3, 3], [32, 5, 3, 5], [32, 5, 0, 0]] {
         assert_eq!(
             refuse(x, bad, scales, 32, 1),
@@ -64,9 +60,24 @@ pub fn the_route_is_told_and_can_be_forced<B: WtConvBackend>(device: &B::Device,
         }
     }
 
-    let problem = Problem { batch: 1, channels: 2, height: 6, width: 6, kernel_size: 5, levels: 2, stride: 1 };
+    let problem =
+        Problem { batch: 1, channels: 2, height: 6, width: 6, kernel_size: 5, levels: 2, stride: 1 };
     let case = Case::random(problem, true, 1);
     let Arguments { x, filters, scales, bias } = Arguments::<B>::new(&case, precision.dtype, device);
     let y = try_wtconv2d(x, filters, scales, bias, 1, Some(RouteKind::TensorOps)).expect("tensor ops");
     assert!(relative_error(&values(y), &case.oracle().y) <= precision.oracle);
+}
+
+/// For backends with kernels: every problem of the suite with an odd kernel size goes through them.
+pub fn the_route_is_fused<B: WtConvBackend>() {
+    let device = Default::default();
+    for (kernel_size, levels) in [(1, 0), (5, 5), (31, 2)] {
+        let config = WtConv2dConfig::new(2).with_kernel_size(kernel_size).with_levels(levels);
+        let route = config.init::<B>(&device).route(&Tensor::zeros([1, 2, 20, 30], &device));
+        assert!(matches!(route, Route::Fused { .. }), "kernel size {kernel_size}, {levels} levels: {route}");
+    }
+    let even = WtConv2dConfig::new(2).with_kernel_size(4).init::<B>(&device);
+    let route = even.route(&Tensor::zeros([1, 2, 20, 30], &device));
+    let reason = "the kernels take odd filter sizes only, got 4".to_owned();
+    assert_eq!(route, Route::TensorOps { reason });
 }

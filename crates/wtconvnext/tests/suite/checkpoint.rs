@@ -1,5 +1,4 @@
 //! Reading and writing files of the PyTorch code. `fixtures/generate.py` says what the fixtures hold.
-#![cfg(feature = "flex")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +13,8 @@ use wtconvnext::{
     ImportError, ImportReport, OfficialScheme, WtConvNext, WtConvNextConfig, load_official, save_official,
 };
 
-use crate::{TestBackend, golden_config, test_file};
+use crate::TestBackend;
+use crate::files::{golden_config, test_file};
 
 type Tensors = BTreeMap<String, TensorData>;
 

@@ -1,12 +1,12 @@
 //! Shapes, invalid inputs, and what the model is to Burn.
-#![cfg(feature = "flex")]
 
 use burn::module::Module;
 use burn::record::{BinBytesRecorder, FullPrecisionSettings, Recorder};
 use burn::tensor::{DType, Distribution, Tensor};
 use wtconvnext::{InputError, WtConvNext, WtConvNextConfig};
 
-use crate::{TestBackend, golden_config};
+use crate::TestBackend;
+use crate::files::golden_config;
 
 fn convnext() -> WtConvNextConfig {
     WtConvNextConfig::convnext_tiny(7).with_depths([1, 1, 2, 1]).with_dims([8, 16, 24, 32])

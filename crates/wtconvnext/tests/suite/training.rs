@@ -1,5 +1,4 @@
 //! What differs while training, and that gradients reach every parameter.
-#![cfg(feature = "flex")]
 
 use burn::backend::{Autodiff, Flex};
 use burn::module::{AutodiffModule, Module, ModuleVisitor, Param};
@@ -7,7 +6,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Distribution, Tensor};
 use wtconvnext::{DropPath, WtConvNext, WtConvNextConfig};
 
-use crate::golden_config;
+use crate::files::golden_config;
 
 type B = Autodiff<Flex>;
 

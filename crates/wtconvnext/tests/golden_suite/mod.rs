@@ -6,7 +6,7 @@ use burn_wtconv::WtConvBackend;
 use safetensors::{Dtype, SafeTensors};
 use wtconvnext::{OfficialScheme, WtConvNext, WtConvNextConfig, load_official, save_official};
 
-use crate::{golden_config, test_file};
+use crate::files::{golden_config, test_file};
 
 /// Reads a tensor of `model_official_io.safetensors`.
 fn golden(name: &str) -> TensorData {
@@ -41,7 +41,7 @@ fn relative_error(got: TensorData, expected: &TensorData) -> f64 {
     difference / scale
 }
 
-fn check<B: WtConvBackend>(model: &WtConvNext<B>, size: &str, tolerance: f64) {
+pub fn check<B: WtConvBackend>(model: &WtConvNext<B>, size: &str, tolerance: f64) {
     let device = Default::default();
     let x = Tensor::<B, 4>::from_data(golden(&format!("x_{size}")), &device);
     let error = relative_error(model.forward(x.clone()).into_data(), &golden(&format!("logits_{size}")));
@@ -64,13 +64,13 @@ fn check<B: WtConvBackend>(model: &WtConvNext<B>, size: &str, tolerance: f64) {
     }
 }
 
-fn loaded<B: WtConvBackend>() -> WtConvNext<B> {
+pub fn loaded<B: WtConvBackend>() -> WtConvNext<B> {
     let (model, _) =
         load_official(&golden_config(), test_file("golden/model_official.pth"), &Default::default()).unwrap();
     model
 }
 
-fn round_trip<B: WtConvBackend>(scheme: OfficialScheme, tolerance: f64) {
+pub fn round_trip<B: WtConvBackend>(scheme: OfficialScheme, tolerance: f64) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     save_official(&loaded::<B>(), &path, scheme).unwrap();
@@ -78,7 +78,7 @@ fn round_trip<B: WtConvBackend>(scheme: OfficialScheme, tolerance: f64) {
     check(&model, "64x64", tolerance);
 }
 
-fn check_convnext<B: WtConvBackend>(tolerance: f64) {
+pub fn check_convnext<B: WtConvBackend>(tolerance: f64) {
     let device = Default::default();
     let config = WtConvNextConfig::convnext_tiny(5).with_depths([1; 4]).with_dims([4, 6, 8, 10]);
     let (model, _) =
@@ -89,50 +89,42 @@ fn check_convnext<B: WtConvBackend>(tolerance: f64) {
     assert!(error < tolerance, "ConvNeXt: expected a relative error below {tolerance:e}, got {error:e}");
 }
 
+/// Makes the golden tests of a backend. The tanh approximation of GELU is off by more than any of the tolerances in use,
+/// PyTorch's Haar filters (0.49999998 for 0.5) by less.
 macro_rules! golden_tests {
-    ($feature:literal, $module:ident, $backend:ty, $tolerance:expr) => {
-        #[cfg(feature = $feature)]
-        mod $module {
-            use super::*;
+    ($backend:ty, $tolerance:expr) => {
+        use wtconvnext::OfficialScheme;
+        use $crate::golden_suite::{check, check_convnext, loaded, round_trip};
 
-            type B = $backend;
+        #[test]
+        fn golden_at_64x64() {
+            check(&loaded::<$backend>(), "64x64", $tolerance);
+        }
 
-            #[test]
-            fn at_64x64() {
-                check(&loaded::<B>(), "64x64", $tolerance);
-            }
+        #[test]
+        fn golden_at_71x57() {
+            check(&loaded::<$backend>(), "71x57", $tolerance);
+        }
 
-            #[test]
-            fn at_71x57() {
-                check(&loaded::<B>(), "71x57", $tolerance);
-            }
+        #[test]
+        fn golden_at_224x224() {
+            check(&loaded::<$backend>(), "224x224", $tolerance);
+        }
 
-            #[test]
-            fn at_224x224() {
-                check(&loaded::<B>(), "224x224", $tolerance);
-            }
+        #[test]
+        fn golden_convnext() {
+            check_convnext::<$backend>($tolerance);
+        }
 
-            #[test]
-            fn of_a_convnext() {
-                check_convnext::<B>($tolerance);
-            }
+        #[test]
+        fn golden_after_a_round_trip_as_modules() {
+            round_trip::<$backend>(OfficialScheme::Modules, $tolerance);
+        }
 
-            #[test]
-            fn after_a_round_trip_as_modules() {
-                round_trip::<B>(OfficialScheme::Modules, $tolerance);
-            }
-
-            #[test]
-            fn after_a_round_trip_as_parameters() {
-                round_trip::<B>(OfficialScheme::Parameters, $tolerance);
-            }
+        #[test]
+        fn golden_after_a_round_trip_as_parameters() {
+            round_trip::<$backend>(OfficialScheme::Parameters, $tolerance);
         }
     };
 }
-
-// The tanh approximation of GELU is off by more than any of these, and PyTorch's Haar filters (0.49999998 for 0.5) by less.
-golden_tests!("flex", flex, burn::backend::Flex, 2e-6);
-golden_tests!("ndarray", ndarray_f64, burn::backend::NdArray<f64>, 2e-8);
-golden_tests!("wgpu", wgpu, burn::backend::Wgpu, 1e-5);
-golden_tests!("vulkan", vulkan, burn::backend::Vulkan, 1e-5);
-golden_tests!("cuda", cuda, burn::backend::Cuda, 1e-5);
+pub(crate) use golden_tests;
