@@ -38,11 +38,6 @@ pub struct GradientKernel {
 }
 
 impl GradientKernel {
-    /// Channels of a cube.
-    pub const fn sets(&self) -> usize {
-        if self.x.channel_planes { self.x.planes } else { 1 }
-    }
-
     /// First level with filters of this kernel.
     pub const fn first_level(&self) -> usize {
         if self.x.base { 0 } else { 1 }
@@ -55,7 +50,7 @@ impl GradientKernel {
 
     /// Tile slots of one filter of `level` in a window.
     pub const fn tiles(&self, level: usize) -> usize {
-        self.x.buffer_slots(level) * (self.x.planes / self.sets())
+        self.x.buffer_slots(level) * self.x.images()
     }
 
     /// Threads of one filter of `level`.
@@ -68,7 +63,7 @@ impl GradientKernel {
         let mut threads = 0;
         let mut l = self.first_level();
         while l < level {
-            threads += self.sets() * self.x.subbands(l) * self.lanes(l);
+            threads += self.x.channels * self.x.subbands(l) * self.lanes(l);
             l += 1;
         }
         threads
@@ -121,7 +116,7 @@ pub(crate) fn filter_gradient<F: Float>(
     let mut shared = SharedMemory::<f32>::new_aligned(comptime!(kernel.shared_floats()), 16usize);
     let unit = UNIT_POS as usize;
     let index = cube_index();
-    let channel = index % grid.channel_groups * comptime!(kernel.sets());
+    let channel = index % grid.channel_groups * comptime!(layout.channels);
     let rest = index / grid.channel_groups;
     let tap_row = rest % comptime!(kernel.tap_groups()) * kernel.tap_rows;
     let chunk = rest / comptime!(kernel.tap_groups());
@@ -130,66 +125,50 @@ pub(crate) fn filter_gradient<F: Float>(
     zero(&mut shared, 0usize, comptime!(kernel.shared_floats()), layout.threads, layout.vectors);
     sync_cube();
 
-    // The thread's level (or none), its filter's first buffer and its lane there.
-    let mut working_level = comptime!(layout.levels + 1).runtime();
-    let mut lane = 0usize;
-    let mut first_buffer = 0usize;
-    #[unroll]
-    for level in comptime!(kernel.first_level())..comptime!(layout.levels + 1) {
-        let first = comptime!(kernel.first_thread(level));
-        if unit >= first && unit < comptime!(kernel.first_thread(level + 1)) {
-            working_level = level.runtime();
-            lane = (unit - first) % comptime!(kernel.lanes(level));
-            first_buffer = (unit - first) / comptime!(kernel.lanes(level));
-        }
-    }
-
     let mut sums = Array::<f32>::new(comptime!(kernel.sums()));
     #[unroll]
     for e in 0..comptime!(kernel.sums()) {
         sums[e] = 0.0f32;
     }
+    let (origin, pitch, cotangent_origin, cotangent_pitch, active) = tile_at(unit, 0usize.runtime(), kernel);
     for visit in 0..visits {
         let hidden = visit * zero_index;
         let place = place_window(chunk * visits + visit, channel, &grid, layout);
-        load::<F>(x, &x_view, &grid, &place, &mut shared, unit + hidden, kernel.load_x, kernel.x);
-        load::<F>(dy, &dy_view, &grid, &place, &mut shared, unit + hidden, kernel.load_dy, kernel.dy);
+        load_window::<F>(x, &x_view, &grid, &place, &mut shared, unit + hidden, kernel.load_x, kernel.x);
+        load_window::<F>(dy, &dy_view, &grid, &place, &mut shared, unit + hidden, kernel.load_dy, kernel.dy);
         analyse(&mut shared, unit + hidden, kernel.x);
         if comptime!(layout.levels > BLOCK_LEVELS) {
             analyse(&mut shared, unit + hidden, kernel.dy);
         }
-        for repeat in 0..kernel.repeats {
-            let mut origin = 0usize;
-            let mut pitch = 0usize;
-            let mut cotangent_origin = 0usize;
-            let mut cotangent_pitch = 0usize;
-            let mut active = false;
-            #[unroll]
-            for level in comptime!(kernel.first_level())..comptime!(layout.levels + 1) {
-                if working_level + hidden == level {
-                    let slot = lane + repeat * comptime!(kernel.lanes(level));
-                    let (image, tile_y, tile_x) = tile_of_filter(slot, level, layout);
-                    if slot < comptime!(kernel.tiles(level)) && tile_x < comptime!(layout.tiles_x(level)) {
-                        let buffer = image * comptime!(layout.subbands(level)) + first_buffer;
-                        origin = tile_origin(buffer, tile_y, tile_x, level, kernel.x);
-                        pitch = comptime!(kernel.x.pitch(level) / QUAD).runtime();
-                        cotangent_origin = tile_origin(buffer, tile_y, tile_x, level, kernel.dy);
-                        cotangent_pitch = comptime!(kernel.dy.pitch(level) / QUAD).runtime();
-                        active = true;
-                    }
+        if active {
+            correlate_tile(
+                &shared,
+                origin + tap_row * pitch + hidden,
+                pitch + hidden,
+                cotangent_origin + hidden,
+                cotangent_pitch + hidden,
+                &mut sums,
+                kernel.tap_rows,
+                layout,
+            );
+        }
+        // Large windows have more tiles than threads.
+        if comptime!(kernel.repeats > 1) {
+            for repeat in 1..kernel.repeats {
+                let (origin, pitch, cotangent_origin, cotangent_pitch, active) =
+                    tile_at(unit + hidden, repeat, kernel);
+                if active {
+                    correlate_tile(
+                        &shared,
+                        origin + tap_row * pitch,
+                        pitch,
+                        cotangent_origin,
+                        cotangent_pitch,
+                        &mut sums,
+                        kernel.tap_rows,
+                        layout,
+                    );
                 }
-            }
-            if active {
-                correlate_tile(
-                    &shared,
-                    origin + tap_row * pitch,
-                    pitch,
-                    cotangent_origin,
-                    cotangent_pitch,
-                    &mut sums,
-                    kernel.tap_rows,
-                    layout,
-                );
             }
         }
         sync_cube();
@@ -204,7 +183,7 @@ pub(crate) fn filter_gradient<F: Float>(
     let taps = comptime!(kernel.tap_rows * layout.kernel_size);
     let filters = comptime!(kernel.filters());
     let mut i = unit;
-    while i < comptime!(kernel.sets() * kernel.filters() * kernel.sums()) {
+    while i < comptime!(layout.channels * kernel.filters() * kernel.sums()) {
         let tap = i % comptime!(kernel.sums());
         let filter = i / comptime!(kernel.sums()) % filters;
         let set = i / comptime!(kernel.sums() * kernel.filters());
@@ -216,7 +195,7 @@ pub(crate) fn filter_gradient<F: Float>(
             if filter >= below && filter < comptime!(below + layout.subbands(level)) {
                 lanes = comptime!(kernel.lanes(level)).runtime();
                 first = comptime!(kernel.first_thread(level))
-                    + (set * comptime!(layout.subbands(level)) + filter - below) * lanes;
+                    + ((filter - below) * layout.channels + set) * lanes;
             }
         }
         let mut sum = 0.0f32;
@@ -238,19 +217,48 @@ pub(crate) fn filter_gradient<F: Float>(
     }
 }
 
-/// Image of the cube, tile row and tile column of slot `slot` of a filter of `level`.
+/// The thread's tile number `repeat` of a window: quad and pitch of its input, quad and pitch of its cotangent, and whether
+/// there is one.
 #[cube]
-fn tile_of_filter(
-    slot: usize,
-    #[comptime] level: usize,
-    #[comptime] layout: Layout,
-) -> (usize, usize, usize) {
-    tile_of(slot, level, comptime!(Layout { channel_planes: false, ..layout }))
+fn tile_at(
+    unit: usize,
+    repeat: usize,
+    #[comptime] kernel: GradientKernel,
+) -> (usize, usize, usize, usize, bool) {
+    let layout = comptime!(kernel.x);
+    let mut origin = 0usize;
+    let mut pitch = 0usize;
+    let mut cotangent_origin = 0usize;
+    let mut cotangent_pitch = 0usize;
+    let mut active = false;
+    #[unroll]
+    for level in comptime!(kernel.first_level())..comptime!(layout.levels + 1) {
+        let first = comptime!(kernel.first_thread(level));
+        let lanes = comptime!(kernel.lanes(level));
+        if unit >= first && unit < comptime!(kernel.first_thread(level + 1)) {
+            let slot = (unit - first) % lanes + repeat * lanes;
+            let owner = (unit - first) / lanes;
+            // One filter's tiles: those of its buffer in each of the cube's images.
+            let (image, tile_y, tile_x) =
+                tile_of(slot, level, comptime!(Layout { channels: 1, planes: layout.images(), ..layout }));
+            if slot < comptime!(kernel.tiles(level)) && tile_x < comptime!(layout.tiles_x(level)) {
+                let buffer = owner / layout.channels * layout.planes
+                    + image * layout.channels
+                    + owner % layout.channels;
+                origin = tile_origin(buffer, tile_y, tile_x, level, kernel.x);
+                pitch = comptime!(kernel.x.pitch(level) / QUAD).runtime();
+                cotangent_origin = tile_origin(buffer, tile_y, tile_x, level, kernel.dy);
+                cotangent_pitch = comptime!(kernel.dy.pitch(level) / QUAD).runtime();
+                active = true;
+            }
+        }
+    }
+    (origin, pitch, cotangent_origin, cotangent_pitch, active)
 }
 
 /// Loads one pyramid's window, block round by block round.
 #[cube]
-fn load<F: Float>(
+fn load_window<F: Float>(
     x: &Array<F>,
     view: &View,
     grid: &Grid,

@@ -6,7 +6,7 @@
 //! `pitch` floats; sample `(y, x)` of buffer `q` is read at
 //!
 //! ```text
-//! offset(l) + q * stride(l) + (gap(l) + y) * pitch(l) + lead(l) + x        q = plane (l = 0) or 4 * plane + subband
+//! offset(l) + q * stride(l) + (gap(l) + y) * pitch(l) + lead(l) + x        q = subband * planes + plane
 //! ```
 //!
 //! so that the taps left of and above the first sample fall on `lead` columns and `gap` rows that hold zeros (resident)
@@ -53,10 +53,10 @@ pub struct Layout {
     pub width: usize,
     /// Wavelet levels in shared memory.
     pub levels: usize,
-    /// Planes of a cube.
+    /// Planes of a cube: `channels` neighbouring channels of `planes / channels` images, channels first.
     pub planes: usize,
-    /// Whether the planes of a cube are neighbouring channels of one image rather than one channel of several images.
-    pub channel_planes: bool,
+    /// Channels of a cube; more than 1 where they are neighbours in memory.
+    pub channels: usize,
     /// Whether the window is the whole plane.
     pub resident: bool,
     /// Whether level 0 is kept; it is not where only the wavelet branch is wanted.
@@ -152,13 +152,28 @@ impl Layout {
 
     /// Floats from one buffer of `level` to the next, a multiple of 4.
     pub const fn stride(&self, level: usize) -> usize {
-        if self.clipped(level) {
-            // An odd number of quads: lanes on neighbouring buffers then meet different banks.
-            ((self.rows(level) * self.pitch(level) / QUAD) | 1) * QUAD
+        let floats = if self.clipped(level) {
+            self.rows(level) * self.pitch(level)
         } else {
             let gaps = if self.resident { 1 } else { 2 };
             (gaps * self.gap(level) + self.tiles_y(level) * self.tile(level)) * self.pitch(level)
+        };
+        if self.clipped(level) || self.channels > 1 {
+            // An odd number of quads: lanes on neighbouring buffers then meet different banks.
+            ((floats / QUAD) | 1) * QUAD
+        } else {
+            floats
         }
+    }
+
+    /// Floats from one subband of `level` to the next.
+    pub const fn subband_stride(&self, level: usize) -> usize {
+        self.planes * self.stride(level)
+    }
+
+    /// Images of a cube.
+    pub const fn images(&self) -> usize {
+        self.planes / self.channels
     }
 
     /// Floats of `level`.

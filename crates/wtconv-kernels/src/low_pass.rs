@@ -6,13 +6,15 @@
 
 use cubecl::prelude::*;
 
-use crate::window::{Grid, View, cube_index};
+use crate::window::{Grid, View, cube_index, load};
 
 /// Everything the low-pass kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LowPassKernel {
     /// Analysis levels between the input and the result.
     pub levels: usize,
+    /// Elements that one load moves: 4, 2 or 1, at most the side of a block.
+    pub load: usize,
     /// Whether lanes run over channels.
     pub channel_lanes: bool,
     /// Threads of a cube.
@@ -45,14 +47,20 @@ pub(crate) fn low_pass<F: Float>(
         let batch = i / (width * height * grid.channels);
         let first = x_view.offset + batch * x_view.batch + channel * x_view.channel;
         let mut sum = 0.0f32;
+        let mut samples = Array::<f32>::new(kernel.load);
         #[unroll]
         for r in 0..side {
             #[unroll]
-            for c in 0..side {
+            for e in 0..comptime!(side / kernel.load) {
                 let y = row * side + r;
-                let x_at = column * side + c;
+                let x_at = column * side + comptime!(e * kernel.load);
                 if y < grid.height && x_at < grid.width {
-                    sum += f32::cast_from(x[first + y * x_view.row + x_at * x_view.column]);
+                    let from = first + y * x_view.row + x_at * x_view.column;
+                    load::<F>(x, from, &mut samples, 0usize, kernel.load);
+                    #[unroll]
+                    for c in 0..kernel.load {
+                        sum += samples[c];
+                    }
                 }
             }
         }

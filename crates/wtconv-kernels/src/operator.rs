@@ -31,7 +31,8 @@ use crate::haar::butterflies;
 use crate::layout::{Layout, QUAD};
 use crate::shared::{read_pair, write_pair, write_quad, zero};
 use crate::window::{
-    BLOCK_SAMPLES, Grid, Place, View, analyse, cube_index, fetch, place_window, plane_of, scatter, store,
+    BLOCK_SAMPLES, Grid, Place, View, analyse, cube_index, fetch, over_channels, place_window, plane_of,
+    scatter, store,
 };
 
 /// Everything the operator kernel is compiled for.
@@ -55,8 +56,18 @@ impl OperatorKernel {
 
     /// Filters that a cube works with.
     const fn filters(&self) -> usize {
-        let sets = if self.layout.channel_planes { self.layout.planes } else { 1 };
-        sets * (1 + 4 * self.layout.levels)
+        self.layout.channels * (1 + 4 * self.layout.levels)
+    }
+
+    /// Lanes that load the filters, over all rounds: a power of two for each filter.
+    const fn filter_lanes(&self) -> usize {
+        self.filters() * (self.layout.kernel_size * self.layout.kernel_size).next_power_of_two()
+    }
+
+    /// Rounds of filter loads that are in flight together.
+    const fn filters_together(&self) -> usize {
+        let rounds = self.filter_lanes().div_ceil(self.layout.threads);
+        if rounds < 8 { rounds } else { 8 }
     }
 
     /// Floats of shared memory before the pyramid: the scaled filters.
@@ -130,8 +141,7 @@ pub(crate) fn operator<F: Float, P: Float>(
     let mut shared = SharedMemory::<f32>::new_aligned(comptime!(kernel.shared_floats()), 16usize);
     let unit = UNIT_POS as usize;
     let index = cube_index();
-    let channel =
-        index % grid.channel_groups * comptime!(if layout.channel_planes { layout.planes } else { 1 });
+    let channel = index % grid.channel_groups * comptime!(layout.channels);
     let place = place_window(index / grid.channel_groups, channel, &grid, layout);
 
     // Stage 1. The first blocks are in flight while shared memory is cleared and the filters arrive.
@@ -188,24 +198,40 @@ fn load_filters<P: Float>(
     grid: &Grid,
     #[comptime] kernel: OperatorKernel,
 ) {
+    // A power of two of lanes for each filter: what a lane does is a matter of shifts, its loads are neighbours.
     let taps = comptime!(kernel.layout.kernel_size * kernel.layout.kernel_size);
+    let lanes = comptime!((kernel.layout.kernel_size * kernel.layout.kernel_size).next_power_of_two());
     let per_channel = comptime!(1 + 4 * kernel.layout.levels);
-    let mut i = unit;
-    while i < comptime!(kernel.filters() * kernel.layout.kernel_size * kernel.layout.kernel_size) {
-        let slot = i / taps;
-        let tap = i % taps;
-        let filter = slot % per_channel;
-        let owner = channel + slot / per_channel;
-        let mut value = 0.0f32;
-        if owner < grid.channels {
-            let from = filter_index(bank, owner, filter);
+    let threads = comptime!(kernel.layout.threads);
+    // Loads of several rounds fly together: waiting for each in turn would take as long as a convolution. Their indices are
+    // clamped rather than guarded, for no branch may come between them.
+    let together = comptime!(kernel.filters_together());
+    let mut first = unit;
+    while first < comptime!(kernel.filter_lanes()) {
+        let mut values = Array::<f32>::new(together);
+        let mut factors = Array::<f32>::new(together);
+        #[unroll]
+        for k in 0..together {
+            let i = first + comptime!(k * threads);
+            let slot = (i / lanes).min(comptime!(kernel.filters() - 1));
+            let tap = (i % lanes).min(comptime!(taps - 1));
+            let owner = (channel + slot / per_channel).min(grid.channels - 1);
+            let from = filter_index(bank, owner, slot % per_channel);
             let source = if comptime!(kernel.rotate) { comptime!(taps - 1) - tap } else { tap };
-            value = f32::cast_from(filters[from * taps + source])
-                * f32::cast_from(scales[from])
-                * haar_norm(filter, kernel.layout.levels);
+            values[k] = f32::cast_from(filters[from * taps + source]);
+            factors[k] = f32::cast_from(scales[from]);
         }
-        shared[slot * comptime!(filter_pitch(kernel.layout.kernel_size)) + tap] = value;
-        i += comptime!(kernel.layout.threads);
+        #[unroll]
+        for k in 0..together {
+            let i = first + comptime!(k * threads);
+            let slot = i / lanes;
+            let tap = i % lanes;
+            if i < comptime!(kernel.filter_lanes()) && tap < taps {
+                shared[slot * comptime!(filter_pitch(kernel.layout.kernel_size)) + tap] =
+                    values[k] * factors[k] * haar_norm(slot % per_channel, kernel.layout.levels);
+            }
+        }
+        first += comptime!(together * threads);
     }
 }
 
@@ -258,8 +284,8 @@ fn convolve<P: Float>(
     }
 }
 
-/// Buffer, tile row and tile column of tile slot `slot` of `level`. At level 0 lanes run over planes first where planes are
-/// channels, as the loads do.
+/// Buffer, tile row and tile column of tile slot `slot` of `level`. At level 0 lanes run over channels first, as
+/// the loads do.
 #[cube]
 pub(crate) fn tile_of(
     slot: usize,
@@ -268,9 +294,10 @@ pub(crate) fn tile_of(
 ) -> (usize, usize, usize) {
     let mut buffer = slot / comptime!(layout.buffer_slots(level));
     let mut tile = slot % comptime!(layout.buffer_slots(level));
-    if comptime!(layout.channel_planes && level == 0) {
-        buffer = slot % comptime!(layout.planes);
-        tile = slot / comptime!(layout.planes);
+    if comptime!(layout.channels > 1 && level == 0) {
+        let (plane, item) = over_channels(slot, comptime!(layout.buffer_slots(level)), layout);
+        buffer = plane;
+        tile = item;
     }
     if comptime!(layout.column_lanes(level)) {
         (buffer, tile % comptime!(layout.tiles_y(level)), tile / comptime!(layout.tiles_y(level)))
@@ -356,10 +383,8 @@ fn convolve_subbands<P: Float>(
                         origin = tile_origin(buffer, tile_y, tile_x, level, layout);
                         pitch = comptime!(layout.pitch(level) / QUAD).runtime();
                         result = origin + comptime!(layout.gap(level) * layout.pitch(level) / QUAD);
-                        filter = buffer % 4 + comptime!(4 * level - 3);
-                        if layout.channel_planes {
-                            set = buffer / 4;
-                        }
+                        filter = buffer / comptime!(layout.planes) + comptime!(4 * level - 3);
+                        set = buffer % comptime!(layout.planes) % comptime!(layout.channels);
                         active = channel + set < grid.channels;
                     }
                 }
@@ -406,8 +431,9 @@ fn convolve_clipped_in_place(
     #[comptime] kernel: OperatorKernel,
 ) {
     let layout = comptime!(kernel.layout);
-    let set = if comptime!(layout.channel_planes) { buffer / 4 } else { 0usize.runtime() };
-    let filter = set * comptime!(1 + 4 * layout.levels) + buffer % 4 + comptime!(4 * level - 3);
+    let set = buffer % comptime!(layout.planes) % comptime!(layout.channels);
+    let filter =
+        set * comptime!(1 + 4 * layout.levels) + buffer / comptime!(layout.planes) + comptime!(4 * level - 3);
     let mut taps = Array::<f32>::new(comptime!(layout.kernel_size * layout.kernel_size));
     load_taps(shared, filter, &mut taps, layout.kernel_size, layout.vectors);
     let mut sums = Array::<f32>::new(comptime!(layout.rows(level) * layout.cols(level)));
@@ -478,23 +504,23 @@ fn collect_deeper(
             for step in 0..comptime!(layout.levels - 2) {
                 let level = comptime!(layout.levels - step);
                 let at =
-                    result_at(plane * 4, y >> comptime!(level - 2), x >> comptime!(level - 2), level, layout);
-                let subband = comptime!(layout.stride(level));
+                    result_at(plane, y >> comptime!(level - 2), x >> comptime!(level - 2), level, layout);
+                let subband = comptime!(layout.subband_stride(level));
                 let sign_y = 1.0f32 - 2.0f32 * f32::cast_from((y >> comptime!(level - 3)) & 1);
                 let sign_x = 1.0f32 - 2.0f32 * f32::cast_from((x >> comptime!(level - 3)) & 1);
                 let even = fma(sign_y, shared[at + subband], shared[at] + deeper);
                 let odd = fma(sign_y, shared[at + 3 * subband], shared[at + 2 * subband]);
                 deeper = fma(sign_x, odd, even);
             }
-            let at = result_at(plane * 4, y, x, 2usize, layout);
-            let subband = comptime!(layout.stride(2));
+            let at = result_at(plane, y, x, 2usize, layout);
+            let subband = comptime!(layout.subband_stride(2));
             let (a, b, c, d) = butterflies(
                 shared[at] + deeper,
                 shared[at + subband],
                 shared[at + 2 * subband],
                 shared[at + 3 * subband],
             );
-            let to = result_at(plane * 4, y * 2, x * 2, 1usize, layout) / 2;
+            let to = result_at(plane, y * 2, x * 2, 1usize, layout) / 2;
             let (a1, b1) = read_pair(shared, to, layout.vectors);
             write_pair(shared, to, a1 + a, b1 + b, layout.vectors);
             if comptime!(layout.rows(1).is_multiple_of(2)) || y * 2 + 1 < comptime!(layout.rows(1)) {
@@ -514,7 +540,7 @@ fn collect_deeper(
                 let plane = i / per_plane;
                 let y = i % per_plane / cols;
                 let x = i % cols;
-                let at = result_at(plane * 4, y, x, 1usize, layout);
+                let at = result_at(plane, y, x, 1usize, layout);
                 shared[at] += carried_value(carried, carried_view, grid, place, plane, y, x, 1usize, layout);
                 i += comptime!(layout.threads);
             }
@@ -608,7 +634,7 @@ fn finish_tiles<F: Float, P: Float>(
                 sums[e] = initial;
             }
             if layout.base {
-                let set = if comptime!(layout.channel_planes) { plane } else { 0usize.runtime() };
+                let set = plane % comptime!(layout.channels);
                 let origin = tile_origin(plane, tile_y, tile_x, 0usize, layout);
                 let pitch = comptime!(layout.pitch(0) / QUAD).runtime();
                 convolve::<P>(
@@ -675,8 +701,8 @@ fn synthesise_tile(
     let rows = comptime!(layout.base_rows);
     // A tile of odd height starts in the middle of a coefficient's 2x2 block in every second tile row.
     let steps = comptime!(layout.base_rows / 2 + layout.base_rows % 2);
-    let subband = comptime!(layout.stride(1) / 2);
-    let first = result_at(plane * 4, tile_y * rows / 2, tile_x * 2, 1usize, layout) / 2;
+    let subband = comptime!(layout.subband_stride(1) / 2);
+    let first = result_at(plane, tile_y * rows / 2, tile_x * 2, 1usize, layout) / 2;
     let mut synthesis = Array::<f32>::new(comptime!((layout.base_rows + layout.base_rows % 2) * QUAD));
     #[unroll]
     for r in 0..steps {
@@ -746,7 +772,7 @@ fn finish_clipped<F: Float, P: Float>(
         if comptime!(layout.levels > 0) {
             synthesise_clipped(shared, plane, &mut sums, layout);
         }
-        let set = if comptime!(layout.channel_planes) { plane } else { 0usize.runtime() };
+        let set = plane % comptime!(layout.channels);
         let mut taps = Array::<f32>::new(comptime!(layout.kernel_size * layout.kernel_size));
         load_taps(
             shared,
@@ -764,12 +790,7 @@ fn finish_clipped<F: Float, P: Float>(
     let per_plane = comptime!(layout.height * layout.width);
     let mut i = unit;
     while i < comptime!(layout.planes * layout.height * layout.width) {
-        let mut plane = i / per_plane;
-        let mut sample = i % per_plane;
-        if layout.channel_planes {
-            plane = i % comptime!(layout.planes);
-            sample = i / comptime!(layout.planes);
-        }
+        let (plane, sample) = over_channels(i, per_plane, layout);
         let (batch, channel) = plane_of(place, plane, layout);
         if batch < grid.batch && channel < grid.channels {
             let row = sample / width;
@@ -794,12 +815,12 @@ fn synthesise_clipped(
     #[comptime] layout: Layout,
 ) {
     let (height, width) = comptime!((layout.height, layout.width));
-    let subband = comptime!(layout.stride(1));
+    let subband = comptime!(layout.subband_stride(1));
     #[unroll]
     for r in 0..comptime!(layout.rows(1)) {
         #[unroll]
         for x in 0..comptime!(layout.cols(1)) {
-            let at = result_at(plane * 4, r, x, 1usize, layout);
+            let at = result_at(plane, r, x, 1usize, layout);
             let (a, b, c, d) = butterflies(
                 shared[at],
                 shared[at + subband],

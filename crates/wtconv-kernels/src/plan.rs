@@ -306,7 +306,7 @@ fn operator_branch(
     strategy: Strategy,
 ) -> Result<OperatorPlan, Refusal> {
     let shape = [problem.batch, problem.channels, problem.height, problem.width];
-    let channel_planes = operands.x.is_channels_last(shape);
+    let channels = neighbouring_channels(operands, shape, limits);
     let vector = |tensor: &Strided| if limits.vectors { tensor.vector(shape) } else { 1 };
     let finish = |layout: Layout| {
         let kernel = OperatorKernel { layout, load: vector(&operands.x), store: vector(&operands.y), rotate };
@@ -322,7 +322,7 @@ fn operator_branch(
         Ok(OperatorPlan { kernel, cover, deeper, wide_indices })
     };
 
-    let resident = || resident_layout(problem, base, channel_planes, operator_planes, limits, &measure);
+    let resident = || resident_layout(problem, base, channels, operator_planes, limits, &measure);
     match strategy {
         Strategy::Resident => return plan(resident()?, None),
         Strategy::Auto => {
@@ -332,8 +332,8 @@ fn operator_branch(
         }
         Strategy::Windows { .. } => {}
     }
-    let layout = window_layout(problem, base, channel_planes, limits, strategy, &measure)?;
-    let deeper = deeper(problem, layout.levels, channel_planes, limits)?;
+    let layout = window_layout(problem, base, channels, limits, strategy, &measure)?;
+    let deeper = deeper(problem, layout.levels, channels > 1, vector(&operands.x), limits)?;
     let deeper = match deeper {
         None => None,
         Some((low_pass, low_pass_cubes, problem, scratch)) => {
@@ -355,7 +355,7 @@ fn gradient_branch(
     strategy: Strategy,
 ) -> Result<GradientPlan, Refusal> {
     let shape = [problem.batch, problem.channels, problem.height, problem.width];
-    let channel_planes = operands.x.is_channels_last(shape);
+    let channels = neighbouring_channels(operands, shape, limits);
     let vector = |tensor: &Strided| if limits.vectors { tensor.vector(shape) } else { 1 };
     // One layout serves both pyramids: no level is clipped, all levels have the same tiles.
     let finish = |layout: &Layout, threads: usize| {
@@ -387,7 +387,7 @@ fn gradient_branch(
     };
     let plan = |layout: Layout, deeper| {
         let kernel = fit(&layout);
-        let images = if channel_planes { 1 } else { layout.planes };
+        let images = layout.images();
         let mut cover = cover(problem, &layout, 1, limits)?;
         let items = problem.batch.div_ceil(images) * cover.windows_y * cover.windows_x;
         let groups = cover.channel_groups * kernel.tap_groups();
@@ -408,7 +408,7 @@ fn gradient_branch(
         Ok(GradientPlan { kernel, cover, visits, chunks, reduction, reduction_cubes, deeper, wide_indices })
     };
 
-    let resident = || resident_layout(problem, base, channel_planes, gradient_planes, limits, &measure);
+    let resident = || resident_layout(problem, base, channels, gradient_planes, limits, &measure);
     match strategy {
         Strategy::Resident => return plan(resident()?, None),
         Strategy::Auto => {
@@ -418,8 +418,8 @@ fn gradient_branch(
         }
         Strategy::Windows { .. } => {}
     }
-    let layout = window_layout(problem, base, channel_planes, limits, strategy, &measure)?;
-    let deeper = deeper(problem, layout.levels, channel_planes, limits)?;
+    let layout = window_layout(problem, base, channels, limits, strategy, &measure)?;
+    let deeper = deeper(problem, layout.levels, channels > 1, vector(&operands.x), limits)?;
     let deeper = match deeper {
         None => None,
         Some((low_pass, low_pass_cubes, problem, scratch)) => {
@@ -438,7 +438,7 @@ type Measure<'a> = &'a dyn Fn(&Layout) -> (usize, usize);
 fn resident_layout(
     problem: &Problem,
     base: bool,
-    channel_planes: bool,
+    channels: usize,
     planes: fn(&Layout, &DeviceLimits) -> usize,
     limits: &DeviceLimits,
     measure: Measure<'_>,
@@ -449,8 +449,8 @@ fn resident_layout(
         height: problem.height,
         width: problem.width,
         levels: problem.levels,
-        planes: 1,
-        channel_planes,
+        planes: channels,
+        channels,
         resident: true,
         base,
         base_rows: tile_rows(problem.height, limits),
@@ -461,9 +461,10 @@ fn resident_layout(
         vectors: limits.vectors,
         unroll: limits.unroll,
     };
-    let axis = if channel_planes { problem.channels } else { problem.batch };
-    layout.planes = planes(&layout, limits).min(axis.max(1).next_power_of_two());
+    let images = problem.batch.max(1).next_power_of_two();
+    layout.planes = planes(&layout, limits).clamp(channels.min(4), channels * images);
     loop {
+        layout.channels = channels.min(layout.planes);
         layout.threads = operator_threads(&layout, limits);
         match fits(measure(&layout), limits) {
             Ok(()) => return Ok(layout),
@@ -477,13 +478,13 @@ fn resident_layout(
 fn window_layout(
     problem: &Problem,
     base: bool,
-    channel_planes: bool,
+    channels: usize,
     limits: &DeviceLimits,
     strategy: Strategy,
     measure: Measure<'_>,
 ) -> Result<Layout, Refusal> {
     let refused = Refusal::Strategy { strategy, levels: problem.levels };
-    let window = |levels: usize, height: usize, width: usize| {
+    let window = |levels: usize, height: usize, width: usize, limits: &DeviceLimits| {
         let height = height.min(problem.height.next_multiple_of(BLOCK));
         let width = width.min(problem.width.next_multiple_of(BLOCK));
         let mut layout = Layout {
@@ -492,7 +493,7 @@ fn window_layout(
             width,
             levels,
             planes: 1,
-            channel_planes,
+            channels: 1,
             resident: false,
             base,
             base_rows: tile_rows(height, limits),
@@ -503,8 +504,17 @@ fn window_layout(
             vectors: limits.vectors,
             unroll: limits.unroll,
         };
-        layout.threads = operator_threads(&layout, limits);
-        layout
+        // A few channels still make better loads than one where they are neighbours in memory.
+        layout.channels = channels.min(4);
+        layout.planes = layout.channels;
+        loop {
+            layout.threads = operator_threads(&layout, limits);
+            if layout.planes == 1 || fits(measure(&layout), limits).is_ok() {
+                return layout;
+            }
+            layout.planes /= 2;
+            layout.channels /= 2;
+        }
     };
     if let Strategy::Windows { levels, height, width } = strategy {
         let applies = levels <= problem.levels.min(BLOCK_LEVELS)
@@ -516,7 +526,7 @@ fn window_layout(
         if !applies {
             return Err(refused);
         }
-        let layout = window(levels, height, width);
+        let layout = window(levels, height, width, limits);
         fits(measure(&layout), limits)?;
         return Ok(layout);
     }
@@ -527,9 +537,9 @@ fn window_layout(
         let limits = DeviceLimits { shared_memory: limits.shared_memory / share, ..*limits };
         let mut best: Option<(usize, Layout)> = None;
         for levels in (least..=problem.levels.min(BLOCK_LEVELS)).rev() {
-            for height in [128, 64, 32, 16, 8, 4] {
-                for width in [128, 64, 32, 16, 8, 4] {
-                    let layout = window(levels, height, width);
+            for height in window_sides(problem.height) {
+                for width in window_sides(problem.width) {
+                    let layout = window(levels, height, width, &limits);
                     match fits(measure(&layout), &limits) {
                         Err(refusal) => smallest = refusal,
                         Ok(()) => {
@@ -547,6 +557,12 @@ fn window_layout(
         }
     }
     Err(smallest)
+}
+
+/// Sides that a window may have: even shares of the extent, and powers of two for devices on which those do not fit.
+fn window_sides(extent: usize) -> impl Iterator<Item = usize> {
+    let shares = (1..=8).map(move |parts| extent.div_ceil(parts).next_multiple_of(BLOCK));
+    shares.filter(|side| (32..=128).contains(side)).chain([64, 32, 16, 8, 4])
 }
 
 /// Samples loaded and outputs computed for one plane, up to a factor.
@@ -618,6 +634,15 @@ fn operator_threads(layout: &Layout, limits: &DeviceLimits) -> usize {
     threads.min(limits.threads / limits.plane_size * limits.plane_size).min(1024)
 }
 
+/// Neighbouring channels that a cube takes where channels are the fastest axis: a 32-byte sector of device memory.
+fn neighbouring_channels(operands: &Operands, shape: [usize; 4], limits: &DeviceLimits) -> usize {
+    if !operands.x.is_channels_last(shape) {
+        return 1;
+    }
+    let sector = if limits.unroll { 32 / operands.dtype.size() } else { 4 };
+    sector.min(shape[1].next_power_of_two())
+}
+
 /// Planes that keep an operator cube of moderate size busy.
 fn operator_planes(layout: &Layout, _limits: &DeviceLimits) -> usize {
     if layout.clipped(0) {
@@ -648,17 +673,16 @@ fn gradient_threads(limits: &DeviceLimits) -> usize {
 /// Gradient cubes that a device runs at once: one wave of them, so that none waits for a second.
 fn resident_cubes(kernel: &GradientKernel, limits: &DeviceLimits) -> usize {
     let by_memory = limits.shared_memory / (4 * kernel.shared_floats());
-    let by_registers = 65536 / 80 / kernel.x.threads;
+    let by_registers = 65536 / 72 / kernel.x.threads;
     limits.multiprocessors.unwrap_or(16) * by_memory.min(by_registers).clamp(1, 16)
 }
 
 /// How cubes of `layout` cover the problem, `factor` cubes a window.
 fn cover(problem: &Problem, layout: &Layout, factor: usize, limits: &DeviceLimits) -> Result<Cover, Refusal> {
-    let (channels, images) = if layout.channel_planes { (layout.planes, 1) } else { (1, layout.planes) };
     let windows_y = problem.height.div_ceil(layout.height);
     let windows_x = problem.width.div_ceil(layout.width);
-    let channel_groups = problem.channels.div_ceil(channels);
-    let count = problem.batch.div_ceil(images) * windows_y * windows_x * channel_groups * factor;
+    let channel_groups = problem.channels.div_ceil(layout.channels);
+    let count = problem.batch.div_ceil(layout.images()) * windows_y * windows_x * channel_groups * factor;
     Ok(Cover { windows_y, windows_x, channel_groups, cubes: cubes(count, limits)? })
 }
 
@@ -671,7 +695,8 @@ fn cubes(count: usize, limits: &DeviceLimits) -> Result<[u32; 2], Refusal> {
 fn deeper(
     problem: &Problem,
     levels: usize,
-    channel_planes: bool,
+    channel_lanes: bool,
+    vector: usize,
     limits: &DeviceLimits,
 ) -> Result<Option<(LowPassKernel, [u32; 2], Problem, Strided)>, Refusal> {
     if problem.levels <= levels {
@@ -680,8 +705,8 @@ fn deeper(
     let (height, width) = problem.extents(levels);
     let below = Problem { height, width, levels: problem.levels - levels, ..*problem };
     let shape = [below.batch, below.channels, height, width];
-    let scratch = if channel_planes { Strided::channels_last(shape) } else { Strided::contiguous(shape) };
+    let scratch = if channel_lanes { Strided::channels_last(shape) } else { Strided::contiguous(shape) };
     let threads = limits.threads.min(256);
-    let kernel = LowPassKernel { levels, channel_lanes: channel_planes, threads };
+    let kernel = LowPassKernel { levels, load: vector.min(1 << levels), channel_lanes, threads };
     Ok(Some((kernel, cubes(below.elements().div_ceil(threads), limits)?, below, scratch)))
 }

@@ -76,7 +76,7 @@ pub(crate) fn cube_index() -> usize {
 /// The window number `index` of a channel group: windows of one plane are neighbours, groups of images come last.
 #[cube]
 pub(crate) fn place_window(index: usize, channel: usize, grid: &Grid, #[comptime] layout: Layout) -> Place {
-    let images = comptime!(if layout.channel_planes { 1usize } else { layout.planes });
+    let images = comptime!(layout.images());
     if layout.resident {
         Place { batch: index * images, channel, row: 0usize, column: 0usize }
     } else {
@@ -94,26 +94,29 @@ pub(crate) fn place_window(index: usize, channel: usize, grid: &Grid, #[comptime
 /// Image and channel of plane `plane` of a cube.
 #[cube]
 pub(crate) fn plane_of(place: &Place, plane: usize, #[comptime] layout: Layout) -> (usize, usize) {
-    if layout.channel_planes {
-        (place.batch, place.channel + plane)
-    } else {
-        (place.batch + plane, place.channel)
-    }
+    (place.batch + plane / comptime!(layout.channels), place.channel + plane % comptime!(layout.channels))
 }
 
-/// Plane, row and column (in blocks) of a block task; lanes run over planes first where planes are channels, so that their
-/// accesses are neighbours in channels-last memory.
+/// Plane, row and column (in blocks) of a block task; lanes run over channels first, so that their accesses are neighbours
+/// where channels are neighbours in memory.
 #[cube]
 fn block_of(task: usize, #[comptime] layout: Layout) -> (usize, usize, usize) {
-    let blocks_x = comptime!(layout.blocks_x());
     let per_plane = comptime!(layout.blocks_y() * layout.blocks_x());
-    if layout.channel_planes {
-        let block = task / comptime!(layout.planes);
-        (task % comptime!(layout.planes), block / blocks_x, block % blocks_x)
-    } else {
-        let block = task % per_plane;
-        (task / per_plane, block / blocks_x, block % blocks_x)
-    }
+    let blocks_x = comptime!(layout.blocks_x());
+    let (plane, block) = over_channels(task, per_plane, layout);
+    (plane, block / blocks_x, block % blocks_x)
+}
+
+/// Plane and item of a task, of `per_plane` items a plane: channels run fastest, then items, then images.
+#[cube]
+pub(crate) fn over_channels(
+    task: usize,
+    #[comptime] per_plane: usize,
+    #[comptime] layout: Layout,
+) -> (usize, usize) {
+    let channel = task % comptime!(layout.channels);
+    let rest = task / comptime!(layout.channels);
+    (rest / per_plane * comptime!(layout.channels) + channel, rest % per_plane)
 }
 
 /// Loads the blocks `first`, `first + threads`, ... (`count` of them) into `blocks`.
@@ -170,7 +173,7 @@ pub(crate) fn fetch<F: Float>(
 
 /// Loads `vector` neighbouring elements.
 #[cube]
-fn load<F: Float>(
+pub(crate) fn load<F: Float>(
     x: &Array<F>,
     from: usize,
     into: &mut Array<f32>,
@@ -294,7 +297,7 @@ pub(crate) fn scatter(
                         let at = comptime!(y * 8 + s * 2);
                         put_pair(
                             shared,
-                            plane * 4 + s,
+                            comptime!(s * layout.planes) + plane,
                             block_y * 2 + y,
                             block_x * 2,
                             level1[at],
@@ -306,10 +309,10 @@ pub(crate) fn scatter(
                 }
                 if comptime!(layout.levels > 1) {
                     let (ll, lh, hl, hh) = butterflies(level1[0], level1[1], level1[8], level1[9]);
-                    put(shared, plane * 4, block_y, block_x, ll, layout, 2usize);
-                    put(shared, plane * 4 + 1, block_y, block_x, lh, layout, 2usize);
-                    put(shared, plane * 4 + 2, block_y, block_x, hl, layout, 2usize);
-                    put(shared, plane * 4 + 3, block_y, block_x, hh, layout, 2usize);
+                    put(shared, plane, block_y, block_x, ll, layout, 2usize);
+                    put(shared, comptime!(layout.planes) + plane, block_y, block_x, lh, layout, 2usize);
+                    put(shared, comptime!(2 * layout.planes) + plane, block_y, block_x, hl, layout, 2usize);
+                    put(shared, comptime!(3 * layout.planes) + plane, block_y, block_x, hh, layout, 2usize);
                 }
             }
         }
@@ -405,7 +408,7 @@ pub(crate) fn analyse(shared: &mut SharedMemory<f32>, unit: usize, #[comptime] l
             let x = i % cols;
             let from = comptime!(
                 layout.offset(above) + layout.gap(above) * layout.pitch(above) + layout.lead(above)
-            ) + plane * comptime!(4 * layout.stride(above))
+            ) + plane * comptime!(layout.stride(above))
                 + y * comptime!(2 * layout.pitch(above))
                 + x * 2;
             let mut b = 0.0f32;
@@ -425,10 +428,10 @@ pub(crate) fn analyse(shared: &mut SharedMemory<f32>, unit: usize, #[comptime] l
                 d = shared[from + comptime!(layout.pitch(above) + 1)];
             }
             let (ll, lh, hl, hh) = butterflies(shared[from], b, c, d);
-            put(shared, plane * 4, y, x, ll, layout, level);
-            put(shared, plane * 4 + 1, y, x, lh, layout, level);
-            put(shared, plane * 4 + 2, y, x, hl, layout, level);
-            put(shared, plane * 4 + 3, y, x, hh, layout, level);
+            put(shared, plane, y, x, ll, layout, level);
+            put(shared, comptime!(layout.planes) + plane, y, x, lh, layout, level);
+            put(shared, comptime!(2 * layout.planes) + plane, y, x, hl, layout, level);
+            put(shared, comptime!(3 * layout.planes) + plane, y, x, hh, layout, level);
             i += comptime!(layout.threads);
         }
         sync_cube();
