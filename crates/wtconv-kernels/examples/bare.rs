@@ -126,11 +126,12 @@ mod bench {
     impl Bench {
         /// Median milliseconds of a launch.
         fn time(&self, launch: impl Fn()) -> f64 {
+            let sync = || cubecl::future::block_on(self.client.sync()).expect("the device answers");
             if self.options.dry_run {
                 launch();
+                sync();
                 return f64::NAN;
             }
-            let sync = || cubecl::future::block_on(self.client.sync()).expect("the device answers");
             (0..3).for_each(|_| launch());
             sync();
             let mut rounds: Vec<f64> = (0..5)
