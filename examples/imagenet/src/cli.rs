@@ -9,8 +9,9 @@ use crate::error::Error;
 use crate::evaluate::{self, EvaluateArgs};
 use crate::predict::{self, PredictArgs};
 use crate::train::interrupt::{self, EXIT_INTERRUPTED};
+use crate::train::prepare::{Prepared, TrainArgs};
 use crate::train::progress::Display;
-use crate::train::run::{Outcome, Prepared, TrainArgs};
+use crate::train::run::Outcome;
 
 /// Trains WTConvNeXt or ConvNeXt on a folder of images, and uses the result.
 #[derive(Debug, Parser)]

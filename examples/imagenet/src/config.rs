@@ -301,7 +301,12 @@ impl TrainConfig {
         let defaults = if layer.data.is_some() { Self::for_a_folder() } else { Self::for_shipped_images() };
         let mut table = table(&defaults);
         table.extend(self::table(&layer));
-        let config: Self = Value::Table(table).try_into().expect("a layer has the types of a configuration");
+        let mut config: Self =
+            Value::Table(table).try_into().expect("a layer has the types of a configuration");
+        if layer.warmup_epochs.is_none() {
+            // A short run is not to spend itself on a warm-up that nobody asked for.
+            config.warmup_epochs = config.warmup_epochs.min(config.epochs as f64 / 4.0);
+        }
         config.validate()?;
         Ok(config)
     }
@@ -452,6 +457,15 @@ mod tests {
     }
 
     #[test]
+    fn the_default_warmup_is_at_most_a_quarter_of_the_run() {
+        let warmup = |text: &str| TrainConfig::from_layer(layer(text)).unwrap().warmup_epochs;
+        let default = TrainConfig::for_shipped_images().warmup_epochs;
+        assert_eq!(warmup("epochs = 100"), default);
+        assert_eq!(warmup("epochs = 2"), 0.5);
+        assert_eq!(warmup("epochs = 2\nwarmup_epochs = 2"), 2.0);
+    }
+
+    #[test]
     fn a_size_replaces_the_shape_of_the_layers_below() {
         let file = layer("size = 'micro'\ndims = [8, 8, 8, 8]");
         let both = layer("size = 'small'").over(file.clone());
@@ -532,6 +546,26 @@ mod tests {
         );
         let new = TrainConfig::resume(stored, &layer("depths = [1, 1, 1, 1]")).unwrap_err().to_string();
         assert!(new.starts_with("depths is the default in this run"), "{new}");
+    }
+
+    #[test]
+    fn the_readme_has_the_defaults() {
+        fn text(value: &Value) -> String {
+            match value {
+                Value::String(text) => text.clone(),
+                Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(","),
+                // Enough digits to type; 4/3 has no end.
+                Value::Float(number) => ((number * 1e6).round() / 1e6).to_string(),
+                other => other.to_string(),
+            }
+        }
+        let readme = include_str!("../README.md");
+        let folder = table(&TrainConfig::for_a_folder());
+        for (key, shipped) in table(&TrainConfig::for_shipped_images()) {
+            let flag = key.replace('_', "-");
+            let row = format!("| `--{flag}` | {} | {} |", text(&shipped), text(&folder[&key]));
+            assert!(readme.contains(&row), "README.md has no row {row}");
+        }
     }
 
     #[test]

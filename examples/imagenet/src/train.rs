@@ -6,7 +6,7 @@
 //! cannot restore the state of its data loader and random numbers.
 //!
 //! ```text
-//! run.rs        the loop over epochs and updates, and what happens around it
+//! prepare.rs    what is checked before a run begins    run.rs  the loop over epochs and updates
 //! step.rs       one update: gradients of a mean over several batches
 //! optimizer.rs  AdamW in two parameter groups        schedule.rs  warm-up and cosine
 //! loss.rs       cross-entropy with label smoothing   metrics.rs   sums over an epoch, from Burn's metrics
@@ -20,6 +20,7 @@ pub mod interrupt;
 pub mod loss;
 pub mod metrics;
 pub mod optimizer;
+pub mod prepare;
 pub mod progress;
 pub mod run;
 pub mod schedule;

@@ -47,7 +47,7 @@ fn train_evaluate_predict() {
     let text = succeed(root, &train);
     let last = text.lines().last().unwrap();
     let accuracy: f64 = last.strip_prefix("val accuracy: ").unwrap().parse().unwrap();
-    assert!(accuracy >= 0.9, "stripes are told apart: {text}");
+    assert!(accuracy >= 0.9, "colours are told apart: {text}");
     assert_eq!(text.lines().filter(|line| line.starts_with("epoch ")).count(), 12, "{text}");
     assert!(root.join("runs/wtconvnext-micro-data/config.toml").is_file());
 
@@ -59,31 +59,31 @@ fn train_evaluate_predict() {
     );
 
     let text = succeed(root, &["evaluate"]);
-    assert!(text.contains("12 images: top-1") && text.contains("columns"), "{text}");
+    assert!(text.contains("12 images: top-1") && text.contains("blue"), "{text}");
     let json = root.join("runs/wtconvnext-micro-data/checkpoints/epoch-0012/evaluation.json");
     let evaluation: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
     assert_eq!(format!("val accuracy: {:.4}", evaluation["accuracy"].as_f64().unwrap()), last);
-    assert_eq!(evaluation["classes"][2]["class"], "rows");
+    assert_eq!(evaluation["classes"][2]["class"], "red");
     assert_eq!(evaluation["confusion"].as_array().unwrap().len(), 3);
     succeed(root, &["evaluate", "--best", "--data", "data", "--batch-size", "5"]);
 
-    let text = succeed(root, &["predict", "data/val/rows/0.png", "data/val/plain/1.png", "--top", "2"]);
+    let text = succeed(root, &["predict", "data/val/red/0.png", "data/val/green/1.png", "--top", "2"]);
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(
         (lines.len(), lines[1], lines[4]),
-        (7, "data/val/rows/0.png", "data/val/plain/1.png"),
+        (7, "data/val/red/0.png", "data/val/green/1.png"),
         "{text}"
     );
-    assert!(lines[2].ends_with("rows") && lines[5].ends_with("plain"), "{text}");
+    assert!(lines[2].ends_with("red") && lines[5].ends_with("green"), "{text}");
     let percent: f64 = lines[2].split('%').next().unwrap().trim().parse().unwrap();
     assert!((33.3..=100.0).contains(&percent), "{text}");
 
     // A file that cannot be read is named, the others are answered.
     fs::write(root.join("broken.jpg"), b"broken").unwrap();
-    let output = output(root, &["predict", "broken.jpg", "data/val/rows/0.png"]);
+    let output = output(root, &["predict", "broken.jpg", "data/val/red/0.png"]);
     let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(1));
-    assert!(text.contains("data/val/rows/0.png") && error.contains("broken.jpg"), "{text}{error}");
+    assert!(text.contains("data/val/red/0.png") && error.contains("broken.jpg"), "{text}{error}");
     assert!(error.contains("1 of 2 images could not be read"), "{error}");
 
     // A class that the model does not know.
@@ -99,7 +99,7 @@ fn errors_are_one_line_with_the_name() {
     let (root, _) = bench("");
     let root = root.path();
     assert!(
-        fail(root, &["predict", "data/val/rows/0.png"])
+        fail(root, &["predict", "data/val/red/0.png"])
             .contains("no run with a checkpoint under runs: train first")
     );
     assert!(fail(root, &["evaluate", "--checkpoint", "data"]).starts_with("error: data: no checkpoint here"));
@@ -107,7 +107,7 @@ fn errors_are_one_line_with_the_name() {
     assert!(fail(root, &["train", "--config", "nothing.toml"]).starts_with("error: nothing.toml: "));
     assert!(fail(root, &["train", "--epochs", "0"]).starts_with("error: epochs = 0: must be at least 1"));
     #[cfg(not(feature = "cuda"))]
-    for command in [&["train"][..], &["evaluate"], &["predict", "data/val/rows/0.png"]] {
+    for command in [&["train"][..], &["evaluate"], &["predict", "data/val/red/0.png"]] {
         let error = fail(root, &[command, &["--backend", "cuda"]].concat());
         assert!(error.contains("no cuda backend") && error.contains("--features cuda"), "{error}");
     }

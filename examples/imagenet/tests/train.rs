@@ -9,8 +9,9 @@ use burn::train::Interrupter;
 use imagenet::error::Error;
 use imagenet::train::checkpoint::{Checkpoint, CheckpointError, RunFolder, State};
 use imagenet::train::history::EpochRecord;
+use imagenet::train::prepare::{Prepared, TrainArgs};
 use imagenet::train::progress::Display;
-use imagenet::train::run::{Outcome, Prepared, TrainArgs};
+use imagenet::train::run::Outcome;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -154,12 +155,7 @@ fn a_run_depends_on_its_seed_and_not_on_its_workers() {
 #[test]
 fn a_run_writes_its_configuration_history_and_curves() {
     let bench = Bench::new();
-    bench
-        .train(
-            "run",
-            "epochs = 2\nbatch_size = 8\nwarmup_epochs = 0\narch = 'convnext'\nlevels = [1, 1, 1, 1]",
-        )
-        .unwrap();
+    bench.train("run", "epochs = 2\nbatch_size = 8\nwarmup_epochs = 0\narch = 'convnext'").unwrap();
     let text = |name: &str| fs::read_to_string(bench.path("run").join(name)).unwrap();
     assert!(
         text("config.toml").contains("arch = \"convnext\"")
@@ -192,8 +188,8 @@ fn a_run_writes_its_configuration_history_and_curves() {
 #[test]
 fn images_that_cannot_be_read_are_counted_and_left_out() {
     let bench = Bench::new();
-    let train_image = bench.path("data").join("train").join("rows").join("1.png");
-    let val_image = bench.path("data").join("val").join("plain").join("0.png");
+    let train_image = bench.path("data").join("train").join("red").join("1.png");
+    let val_image = bench.path("data").join("val").join("green").join("0.png");
     let good = fs::read(&train_image).unwrap();
     fs::write(&train_image, &good[..good.len() / 2]).unwrap();
     fs::write(&val_image, b"not an image").unwrap();
@@ -208,7 +204,7 @@ fn images_that_cannot_be_read_are_counted_and_left_out() {
 #[test]
 fn a_batch_or_an_update_without_readable_images_is_passed_over() {
     let bench = Bench::new();
-    for class in ["columns", "rows"] {
+    for class in ["blue", "red"] {
         for index in 0..5 {
             fs::write(bench.path("data").join("train").join(class).join(format!("{index}.png")), b"broken")
                 .unwrap();
@@ -283,8 +279,8 @@ fn only_the_same_run_is_resumed() {
     );
     fs::write(&config, text).unwrap();
 
-    let extra = bench.path("data").join("train").join("rows").join("extra.png");
-    fs::copy(bench.path("data").join("train").join("rows").join("0.png"), &extra).unwrap();
+    let extra = bench.path("data").join("train").join("red").join("extra.png");
+    fs::copy(bench.path("data").join("train").join("red").join("0.png"), &extra).unwrap();
     let error = bench.resume("run", RUN).unwrap_err();
     assert!(error.to_string().ends_with("the number of training images was 15 and is 16"), "{error}");
     fs::remove_file(extra).unwrap();

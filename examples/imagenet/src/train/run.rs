@@ -1,4 +1,4 @@
-//! The loop over epochs and updates, and what happens around it.
+//! The loop over epochs and updates.
 
 use burn::data::dataset::Dataset;
 use burn::lr_scheduler::LrScheduler;
@@ -7,7 +7,6 @@ use burn::optim::Optimizer;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::train::Interrupter;
-use clap::{Args, ValueHint};
 use rand::RngExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,42 +17,20 @@ use super::checkpoint::{Checkpoint, CheckpointError, RunFolder, State};
 use super::history::{EpochRecord, curves};
 use super::metrics::{EpochMetrics, Totals};
 use super::optimizer::GroupedAdamW;
+use super::prepare::Prepared;
 use super::progress::{Display, Position};
 use super::schedule::WarmupCosine;
 use super::step::{BatchOutput, UpdateGradients};
 use crate::backend::{BackendTask, TrainBackend};
-use crate::config::{ConfigLayer, TrainConfig};
+use crate::config::TrainConfig;
 use crate::data::augment::Transform;
 use crate::data::batch::ImageBatcher;
-use crate::data::decode::{Failures, decode_rgb};
-use crate::data::folder::{ImageFolder, Splits, shipped};
+use crate::data::decode::Failures;
 use crate::data::loader::{Batches, Loader, LoaderError, Workers};
 use crate::data::plan::{EpochPlan, updates_per_epoch};
 use crate::data::{Stream, stream};
 use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
-use crate::model::model_config;
-use crate::runs;
-
-/// Flags of `train`.
-#[derive(Args, Clone, Debug, Default)]
-pub struct TrainArgs {
-    /// TOML file with any of the keys below (with _ for -); flags win over it
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub config: Option<PathBuf>,
-    /// Folder of the run [default: runs/NETWORK-SIZE-DATA]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub out: Option<PathBuf>,
-    /// Continue the run in its folder from its last checkpoint, exactly
-    #[arg(long)]
-    pub resume: bool,
-    /// Stop, as Ctrl-C would, after so many updates (to be resumed; for queues with a time limit)
-    #[arg(long, value_name = "N")]
-    pub stop_after: Option<usize>,
-    /// What the run depends on.
-    #[command(flatten, next_help_heading = "Configuration")]
-    pub layer: ConfigLayer,
-}
 
 /// How a call of `train` ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,162 +47,14 @@ pub enum Outcome {
     },
 }
 
-/// A run whose configuration and data have been checked.
-#[derive(Debug)]
-pub struct Prepared {
-    config: TrainConfig,
-    data: PathBuf,
-    splits: Splits,
-    model: WtConvNextConfig,
-    run: RunFolder,
-    resume_from: Option<(Checkpoint, State)>,
-    stop_after: Option<usize>,
+/// A run that is ready to start, on whatever backend.
+pub(super) struct TrainTask {
+    pub(super) prepared: Prepared,
+    pub(super) interrupter: Interrupter,
+    pub(super) display: Display,
 }
 
-impl Prepared {
-    /// Reads configuration and data, and checks everything that can be checked before training.
-    ///
-    /// # Errors
-    ///
-    /// Any [`Error`]; nothing has been written.
-    pub fn new(args: TrainArgs) -> Result<Self, Error> {
-        let layer = match &args.config {
-            Some(path) => args.layer.over(ConfigLayer::read(path)?),
-            None => args.layer,
-        };
-        let (config, data, run) = if args.resume {
-            resumed(layer, args.out)?
-        } else {
-            let config = TrainConfig::from_layer(layer)?;
-            let (config, data) = with_data(config)?;
-            let run = RunFolder::new(args.out.unwrap_or_else(|| runs::default_folder(&config, &data)));
-            (config, data, run)
-        };
-        config.backend.check()?;
-
-        let last = run.checkpoints()?.pop();
-        if last.is_some() && !args.resume {
-            return Err(Error::RunExists { path: run.path().to_path_buf() });
-        }
-        let splits = Splits::open(&data)?;
-        readable(&splits.train)?;
-        readable(&splits.val)?;
-        let model = model_config(&config, splits.train.classes().len());
-        // Building the model is the only complete check of its configuration. Its parameters are not drawn yet.
-        config.backend.run(CheckModel(&model))??;
-        let mut resume_from = None;
-        if let Some(checkpoint) = last {
-            let state = checkpoint.state()?;
-            checkpoint.expect_model(&state, &model)?;
-            same_images(&state, &splits, &data)?;
-            resume_from = Some((checkpoint, state));
-        }
-        Ok(Self { config, data, splits, model, run, resume_from, stop_after: args.stop_after })
-    }
-
-    /// The run's folder.
-    pub fn folder(&self) -> &Path {
-        self.run.path()
-    }
-
-    /// Trains. `interrupter` ends the run after the update at hand.
-    ///
-    /// # Errors
-    ///
-    /// Any [`Error`]; the last checkpoint stays usable.
-    pub fn train(self, interrupter: Interrupter, display: Display) -> Result<Outcome, Error> {
-        self.run.create(&self.config.to_toml())?;
-        let backend = self.config.backend;
-        backend.run(Task { prepared: self, interrupter, display })?
-    }
-}
-
-/// Builds a model to see whether it can be built.
-struct CheckModel<'a>(&'a WtConvNextConfig);
-
-impl BackendTask for CheckModel<'_> {
-    type Output = Result<(), wtconvnext::ConfigError>;
-
-    fn run<B: TrainBackend>(self, device: B::Device) -> Self::Output {
-        self.0.try_init::<B>(&device).map(drop)
-    }
-}
-
-/// Configuration, data and folder of a run that `--resume` continues.
-fn resumed(layer: ConfigLayer, out: Option<PathBuf>) -> Result<(TrainConfig, PathBuf, RunFolder), Error> {
-    let run = match out {
-        Some(out) => RunFolder::new(out),
-        None => {
-            // The flags that named the folder when the run began name it again.
-            let (config, data) = with_data(TrainConfig::from_layer(layer.clone())?)?;
-            RunFolder::new(runs::default_folder(&config, &data))
-        }
-    };
-    if !run.config_file().is_file() {
-        return Err(Error::NothingToResume { path: run.path().to_path_buf() });
-    }
-    let config = TrainConfig::resume(TrainConfig::read(&run.config_file())?, &layer)?;
-    let (config, data) = with_data(config)?;
-    Ok((config, data, run))
-}
-
-/// The data folder, absolute so that the run can be resumed from elsewhere.
-fn with_data(mut config: TrainConfig) -> Result<(TrainConfig, PathBuf), Error> {
-    match &config.data {
-        Some(data) => {
-            // A folder that is not there is reported when it is scanned.
-            let data = data.canonicalize().unwrap_or_else(|_| data.clone());
-            config.data = Some(data.clone());
-            Ok((config, data))
-        }
-        None => Ok((config, shipped()?)),
-    }
-}
-
-/// Fails if no image of a split can be read; usually the first can. (Single ones that cannot are left out in training.)
-fn readable(files: &ImageFolder) -> Result<(), Error> {
-    let mut failure = None;
-    for file in files.iter() {
-        match decode_rgb(&file.path) {
-            Ok(_) => return Ok(()),
-            Err(error) => failure = failure.or(Some(error)),
-        }
-    }
-    match failure {
-        Some(first) => {
-            Err(Error::Unreadable { path: files.path().to_path_buf(), images: files.len(), first })
-        }
-        None => Ok(()),
-    }
-}
-
-/// Fails if the images are not those that the run began with.
-fn same_images(state: &State, splits: &Splits, data: &Path) -> Result<(), Error> {
-    let changed =
-        |what, was: String, now: String| Error::DataChanged { path: data.to_path_buf(), what, was, now };
-    if state.classes != splits.train.classes() {
-        let (was, now) = (state.classes.join(", "), splits.train.classes().join(", "));
-        return Err(changed("the list of classes", was, now));
-    }
-    let counts = [
-        ("the number of training images", splits.train.len()),
-        ("the number of validation images", splits.val.len()),
-    ];
-    for (was, (what, now)) in state.images.iter().zip(counts) {
-        if *was != now {
-            return Err(changed(what, was.to_string(), now.to_string()));
-        }
-    }
-    Ok(())
-}
-
-struct Task {
-    prepared: Prepared,
-    interrupter: Interrupter,
-    display: Display,
-}
-
-impl BackendTask for Task {
+impl BackendTask for TrainTask {
     type Output = Result<Outcome, Error>;
 
     fn run<B: TrainBackend>(self, device: B::Device) -> Self::Output {
@@ -359,6 +188,11 @@ impl<B: TrainBackend> Trainer<B> {
             let Some(val) = self.validate()? else {
                 return self.interrupted();
             };
+            // The last update of the epoch shows in the validation loss only.
+            let (loss, epoch, update) = (val.scores.loss, self.state.epoch, self.state.updates_done);
+            if !loss.is_finite() {
+                return Err(Error::Diverged { loss, epoch, update });
+            }
             self.finish_epoch(&val, seconds, images_per_second);
             saved = self.write_history().and_then(|()| self.save().map(drop));
             if let Err(error) = &saved {
@@ -416,6 +250,13 @@ impl<B: TrainBackend> Trainer<B> {
             self.report(last, self.state.updates_done, &mut metrics, &mut clock)?;
         }
         self.state.totals = *metrics.totals();
+        if completed
+            && metrics.totals().images == 0
+            && let Some(first) = self.failures.first.take()
+        {
+            let path = self.train.files().path().to_path_buf();
+            return Err(Error::Unreadable { path, images: plan.len(), first });
+        }
         Ok(completed)
     }
 

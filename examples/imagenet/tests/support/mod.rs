@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Names of the classes.
-pub const CLASSES: [&str; 3] = ["columns", "plain", "rows"];
+pub const CLASSES: [&str; 3] = ["blue", "green", "red"];
 
 /// Writes `train` pictures a class to `root/train` and `val` a class to `root/val`.
 pub fn pictures(root: &Path, train: usize, val: usize) {
@@ -20,17 +20,14 @@ pub fn pictures(root: &Path, train: usize, val: usize) {
     }
 }
 
-/// Stripes of a class, with a brightness and a phase that differ from picture to picture.
+/// A gradient in the colour of its class, whose brightness differs from picture to picture.
 fn picture(class: &str, index: usize) -> RgbImage {
     let bright = 120 + (index * 37 % 100) as u8;
+    let channel = CLASSES.iter().rev().position(|other| *other == class).unwrap();
     RgbImage::from_fn(40, 36, |x, y| {
-        let along = match class {
-            "columns" => x,
-            "rows" => y,
-            _ => 0,
-        };
-        let on = (along as usize + index).is_multiple_of(8) || (along as usize + index + 1).is_multiple_of(8);
-        Rgb(if on { [bright, bright / 2, 40] } else { [20, bright / 4, 60] })
+        let mut pixel = [x as u8, y as u8, (x + y) as u8];
+        pixel[channel] += bright;
+        Rgb(pixel)
     })
 }
 
