@@ -22,7 +22,7 @@ pub fn pictures(root: &Path, train: usize, val: usize) {
 
 /// A gradient in the colour of its class, whose brightness differs from picture to picture.
 fn picture(class: &str, index: usize) -> RgbImage {
-    let bright = 120 + (index * 37 % 100) as u8;
+    let bright = 100 + (index * 37 % 80) as u8;
     let channel = CLASSES.iter().rev().position(|other| *other == class).unwrap();
     RgbImage::from_fn(40, 36, |x, y| {
         let mut pixel = [x as u8, y as u8, (x + y) as u8];
