@@ -476,7 +476,8 @@ mod tests {
 
     #[test]
     fn every_configuration_is_read_back_unchanged() {
-        let shaped = layer("data = '/x'\ndepths = [1, 2, 3, 4]\nlevels = [3, 2, 1, 1]\nlr = 1e-7");
+        let shaped =
+            layer("data = '/x'\ndepths = [1, 2, 3, 4]\nlevels = [3, 2, 1, 1]\nlr = 1e-7\nmin_lr = 0");
         for config in [
             TrainConfig::for_shipped_images(),
             TrainConfig::for_a_folder(),

@@ -148,11 +148,11 @@ mod tests {
     type Device = <TestAutodiff as burn::tensor::backend::BackendTypes>::Device;
 
     fn net(device: &Device) -> Net<TestAutodiff> {
-        Net {
-            linear: LinearConfig::new(2, 2).init(device),
-            norm: LayerNormConfig::new(2).init(device),
-            scales: Param::from_tensor(Tensor::ones([2, 2], device)),
-        }
+        let linear = LinearConfig::new(2, 2).init(device);
+        // Burn draws parameters at the first use: a clone of an unused layer is another layer.
+        linear.forward(Tensor::<TestAutodiff, 2>::ones([1, 2], device));
+        let scales = Param::from_tensor(Tensor::from_data([[1.0, 0.5], [-0.5, 2.0]], device));
+        Net { linear, norm: LayerNormConfig::new(2).init(device), scales }
     }
 
     /// Gradients that are zero everywhere: AdamW's own step is 0, and decay is all that moves a parameter.
