@@ -8,15 +8,22 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 
-/// Packages that have tests for each backend. Every binary that can run on a backend instantiates all of it, so that
-/// those without such tests are built for the default backend alone.
-const BACKEND_PACKAGES: [&str; 2] = ["burn-wtconv", "wtconvnext"];
+/// Packages that have tests for a backend, and the backends that they have as features. Every binary that can run on a
+/// backend instantiates all of it, so that packages without such tests are built for their default backend alone.
+const BACKEND_PACKAGES: [(&str, &[&str]); 3] = [
+    ("burn-wtconv", &["flex", "ndarray", "wgpu", "cuda"]),
+    ("wtconvnext", &["flex", "ndarray", "wgpu", "cuda"]),
+    ("wtconv-kernels", &["wgpu", "cuda"]),
+];
 
 /// A call of `cargo SUBCOMMAND` on the workspace with the features of `backends`.
 pub(crate) fn workspace_command(subcommand: &str, backends: &[&str]) -> Command {
     let features: Vec<String> = BACKEND_PACKAGES
         .iter()
-        .flat_map(|package| backends.iter().map(move |backend| format!("{package}/{backend}")))
+        .flat_map(|(package, has)| {
+            let chosen = backends.iter().filter(|backend| has.contains(backend));
+            chosen.map(move |backend| format!("{package}/{backend}"))
+        })
         .collect();
     let mut command = Command::new(env!("CARGO"));
     command.args([subcommand, "--workspace", "--features", &features.join(",")]);

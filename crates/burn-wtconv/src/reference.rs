@@ -61,7 +61,8 @@ pub struct ParameterGradients<B: Backend> {
 /// - `bias`: `[channels]`
 /// - output: `[batch, channels, ceil(height / stride), ceil(width / stride)]`
 ///
-/// Even kernel sizes pad as PyTorch's `padding="same"` does: `(kernel_size - 1) / 2` zeros before, the rest after.
+/// Even kernel sizes pad as PyTorch's `padding="same"` does: `(kernel_size - 1) / 2` zeros before, the rest after. The
+/// output of an empty batch is not part of an autodiff graph.
 ///
 /// # Panics
 ///
@@ -76,8 +77,12 @@ pub fn wtconv2d<B: Backend>(
 ) -> Tensor<B, 4> {
     check_wtconv2d(&x, &filters, &scales, bias.as_ref(), stride).unwrap_or_else(|error| panic!("{error}"));
     let dtype = x.dtype();
+    let [batch, channels, height, width] = x.dims();
+    if batch == 0 {
+        return empty_batch([channels, height.div_ceil(stride), width.div_ceil(stride)], &x);
+    }
     let (x, filters, scales) = (widened(x), widened(filters), widened(scales));
-    let [channels, _, kernel_size, _] = filters.dims();
+    let [_, _, kernel_size, _] = filters.dims();
 
     let base_bias = bias.map(|bias| {
         let base_scale = scales.clone().slice(s![.., 0..1]).reshape([1, channels, 1, 1]);
@@ -106,6 +111,10 @@ pub fn input_gradient<B: Backend>(
     stride: usize,
 ) -> Tensor<B, 4> {
     let dtype = dy.dtype();
+    let [batch, channels, _, _] = dy.dims();
+    if batch == 0 {
+        return empty_batch([channels, height, width], &dy);
+    }
     let (filters, scales) = (widened(filters), widened(scales));
     let [_, _, kernel_size, _] = filters.dims();
     let dy = upsampled(widened(dy), [height, width], stride);
@@ -197,10 +206,6 @@ fn operator<B: Backend>(x: Tensor<B, 4>, filters: Tensor<B, 4>, padding: SamePad
     let [batch, channels, _, _] = x.dims();
     let [_, bands, kernel_size, _] = filters.dims();
     let levels = bands / 4;
-    if batch == 0 {
-        // Not every backend stacks or convolves empty tensors; any product with the filters keeps the graph whole.
-        return x * filters.slice(s![.., 0..1, 0..1, 0..1]).reshape([1, channels, 1, 1]);
-    }
 
     let mut extents = Vec::with_capacity(levels);
     let mut filtered = Vec::with_capacity(levels);
@@ -227,6 +232,12 @@ fn operator<B: Backend>(x: Tensor<B, 4>, filters: Tensor<B, 4>, padding: SamePad
         Some(carried) => base + carried,
         None => base,
     }
+}
+
+/// No image of `[channels, height, width]`, in the dtype and on the device of `like`: not every backend stacks, convolves
+/// or broadcasts empty tensors.
+fn empty_batch<B: Backend>([channels, height, width]: [usize; 3], like: &Tensor<B, 4>) -> Tensor<B, 4> {
+    Tensor::zeros([0, channels, height, width], (&like.device(), like.dtype()))
 }
 
 /// `filters * scales`, one scale a filter.

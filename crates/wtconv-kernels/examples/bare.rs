@@ -14,21 +14,26 @@
 //! Without shapes the four stages of a ConvNeXt and three large planes run. Times are medians of five rounds after warm-up,
 //! in milliseconds; the copy moves the input once in and once out.
 
-#[cfg(any(feature = "cuda", feature = "vulkan", feature = "wgpu"))]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-#[cfg(not(any(feature = "cuda", feature = "vulkan", feature = "wgpu")))]
+#[cfg(feature = "cuda")]
+type Device = cubecl::cuda::CudaRuntime;
+#[cfg(all(feature = "wgpu", not(feature = "cuda")))]
+type Device = cubecl::wgpu::WgpuRuntime;
+
+#[cfg(not(any(feature = "cuda", feature = "wgpu")))]
 fn main() {
-    eprintln!("build with one of the features cuda, vulkan or wgpu");
+    eprintln!("build with one of the features cuda and wgpu");
 }
 
-#[cfg(any(feature = "cuda", feature = "vulkan", feature = "wgpu"))]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 fn main() {
     bench::main();
 }
 
-#[cfg(any(feature = "cuda", feature = "vulkan", feature = "wgpu"))]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 mod bench {
     use std::time::Instant;
 
@@ -40,8 +45,9 @@ mod bench {
         plan_filter_gradient, plan_operator,
     };
 
+    use super::Device;
     use super::support::oracle::{Channel, Gradients, Plane};
-    use super::support::{Device, Random, client, download, relative_error, round, upload};
+    use super::support::{Random, client, download, relative_error, round, upload};
 
     struct Options {
         dtype: Dtype,

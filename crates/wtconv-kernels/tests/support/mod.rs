@@ -8,10 +8,8 @@ use cubecl::server::Handle;
 use oracle::{Channel, Gradients, Plane};
 use wtconv_kernels::{DeviceLimits, Dtype, FilterGradients, Launcher, Parameters, Strategy, Strided, Tensor};
 
-#[cfg(feature = "cuda")]
-pub type Device = cubecl::cuda::CudaRuntime;
-#[cfg(not(feature = "cuda"))]
-pub type Device = cubecl::wgpu::WgpuRuntime;
+// The runtime under test is named by the binary.
+use crate::Device;
 
 pub fn client() -> ComputeClient<Device> {
     Device::client(&Default::default())

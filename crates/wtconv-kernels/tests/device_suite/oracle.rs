@@ -1,9 +1,7 @@
 //! The oracle itself, against identities that need no second implementation.
 
-mod support;
-
-use support::oracle::{Channel, Gradients, Plane};
-use support::{Case, Random};
+use crate::support::oracle::{Channel, Gradients, Plane};
+use crate::support::{Case, Random};
 
 /// Filters with a single 1 in the centre of every subband's filter, and a base filter of zeros.
 fn delta(levels: usize, kernel_size: usize) -> (Vec<f64>, Vec<f64>) {

@@ -1,9 +1,6 @@
 //! Forward and input gradient on the device against the f64 oracle.
-#![cfg(any(feature = "cuda", feature = "vulkan", feature = "wgpu"))]
 
-mod support;
-
-use support::{Case, Memory, check_operator, client, relative_error, run_operator};
+use crate::support::{Case, Memory, check_operator, client, relative_error, run_operator};
 use wtconv_kernels::{DeviceLimits, Dtype, Operands, Problem, Strategy, plan_operator};
 
 /// Channels, kernel sizes and levels that go round while a test walks through sizes.
@@ -204,7 +201,7 @@ fn an_empty_batch_launches_nothing() {
 
 #[test]
 fn random_cases() {
-    let mut random = support::Random::new(2026);
+    let mut random = crate::support::Random::new(2026);
     for seed in 0..3 {
         let shape = [1 + random.below(3), 1 + random.below(4), 1 + random.below(40), 1 + random.below(40)];
         let memory = [Memory::Contiguous, Memory::Sliced, Memory::ChannelsLast, Memory::SlicedChannelsLast];

@@ -1,9 +1,6 @@
 //! Gradients of filters, scales and bias on the device against the f64 oracle.
-#![cfg(any(feature = "cuda", feature = "vulkan", feature = "wgpu"))]
 
-mod support;
-
-use support::{Case, Memory, check_gradient, client, relative_error, run_gradient};
+use crate::support::{Case, Memory, check_gradient, client, relative_error, run_gradient};
 use wtconv_kernels::{DeviceLimits, Dtype, Operands, Problem, Strategy, plan_filter_gradient};
 
 fn walk(sizes: impl IntoIterator<Item = (usize, usize)>) {
@@ -134,7 +131,7 @@ fn gradients_are_adjoint() {
     let case = Case { with_bias: false, ..Case::new([2, 3, 13, 9], 5, 3) };
     let data = case.data();
     let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
-    let forward = dot(&data.dy, &support::run_operator(&data, false));
+    let forward = dot(&data.dy, &crate::support::run_operator(&data, false));
     let [filters, scales, _] = run_gradient(&data);
     assert!(relative_error(&[dot(&filters, &data.filters)], &[forward]) < 1e-5);
     assert!(relative_error(&[dot(&scales, &data.scales)], &[forward]) < 1e-5);

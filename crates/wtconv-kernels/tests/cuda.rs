@@ -1,0 +1,12 @@
+//! The kernels on cuda.
+#![cfg(feature = "cuda")]
+
+#[path = "device_suite/filter_gradient.rs"]
+mod filter_gradient;
+#[path = "device_suite/operator.rs"]
+mod operator;
+#[path = "device_suite/oracle.rs"]
+mod oracle;
+mod support;
+
+type Device = cubecl::cuda::CudaRuntime;
