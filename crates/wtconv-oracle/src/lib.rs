@@ -257,7 +257,8 @@ fn backward_plane(
 
     // Filters and analysis reversed, deepest level first: `d_low` is the cotangent of the level's raw LL.
     let mut d_low: Option<Plane> = None;
-    for (level, ((subbands, (height, width)), cotangent)) in pyramid.iter().zip(&cotangents).enumerate().rev() {
+    for (level, ((subbands, (height, width)), cotangent)) in pyramid.iter().zip(&cotangents).enumerate().rev()
+    {
         let mut d_subbands = [0, 1, 2, 3].map(|s| {
             let band = 1 + 4 * level + s;
             let convolved = subbands[s].convolve(channel.filter(band), k);

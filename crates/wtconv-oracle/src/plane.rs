@@ -55,7 +55,8 @@ impl Plane {
             for j in 0..self.width {
                 for ky in 0..k {
                     for kx in 0..k {
-                        let (Some(row), Some(col)) = ((i + ky).checked_sub(before), (j + kx).checked_sub(before))
+                        let (Some(row), Some(col)) =
+                            ((i + ky).checked_sub(before), (j + kx).checked_sub(before))
                         else {
                             continue;
                         };
@@ -83,7 +84,9 @@ impl Plane {
 
     /// Adds the reverse of [`convolve`](Self::convolve) with respect to its filter to `gradient`.
     pub(crate) fn convolve_filter_reverse(&self, dy: &Self, k: usize, gradient: &mut [f64]) {
-        self.for_each_product(k, |output, input, tap| gradient[tap] += dy.values[output] * self.values[input]);
+        self.for_each_product(k, |output, input, tap| {
+            gradient[tap] += dy.values[output] * self.values[input]
+        });
     }
 
     /// Every `stride`-th row and column.

@@ -87,7 +87,7 @@ pub fn small_and_awkward_extents_agree_with_the_oracle<B: WtConvBackend>(
 }
 
 pub fn even_kernel_sizes_agree_with_the_oracle<B: WtConvBackend>(device: &B::Device, precision: Precision) {
-    for (kernel_size, stride) in [(2, 1), (4, 2), (6, 1)] {
+    for (kernel_size, stride) in [(2, 1), (4, 2), (6, 1)].into_iter().take(precision.cases) {
         let problem = Problem { batch: 2, channels: 3, height: 9, width: 7, kernel_size, levels: 2, stride };
         check::<B>(&Case::random(problem, true, 5), precision, device);
     }
