@@ -29,7 +29,7 @@ impl Arch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Size {
-    /// Depths 1,1,2,1 and dims 24,48,96,192: for small images on a CPU.
+    /// Depths 1,1,2,1 and dims 32,64,128,256: for small images on a CPU.
     Micro,
     /// Depths 3,3,9,3 and dims 96,192,384,768.
     Tiny,
@@ -62,9 +62,9 @@ pub fn model_config(config: &TrainConfig, num_classes: usize) -> WtConvNextConfi
             WtConvNextConfig::new(num_classes)
                 .with_mixer(mixer)
                 .with_depths([1, 1, 2, 1])
-                .with_dims([24, 48, 96, 192])
+                .with_dims([32, 64, 128, 256])
                 .with_kernel_sizes([kernel_size; 4])
-                .with_levels([3, 2, 2, 1])
+                .with_levels([2, 1, 1, 1])
         }
         (Size::Tiny, Arch::Wtconvnext) => WtConvNextConfig::tiny(num_classes),
         (Size::Small, Arch::Wtconvnext) => WtConvNextConfig::small(num_classes),

@@ -11,10 +11,11 @@
 //! optimizer.rs  AdamW in two parameter groups        schedule.rs  warm-up and cosine
 //! loss.rs       cross-entropy with label smoothing   metrics.rs   sums over an epoch, from Burn's metrics
 //! checkpoint.rs atomic checkpoints of a run          history.rs   numbers and curves of past epochs
-//! progress.rs   dashboard or plain lines             interrupt.rs Ctrl-C
+//! progress.rs   dashboard.rs or plain lines          interrupt.rs Ctrl-C
 //! ```
 
 pub mod checkpoint;
+mod dashboard;
 pub mod history;
 pub mod interrupt;
 pub mod loss;

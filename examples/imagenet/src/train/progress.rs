@@ -1,9 +1,8 @@
-//! What a run shows: Burn's dashboard on a terminal, plain lines elsewhere.
+//! What a run shows: the dashboard on a terminal, plain lines elsewhere. Both are renderers as Burn's training takes them.
 
 use burn::data::dataloader::Progress;
 use burn::train::Interrupter;
 use burn::train::metric::MetricDefinition;
-use burn::train::renderer::tui::TuiMetricsRendererWrapper;
 use burn::train::renderer::{
     EvaluationName, EvaluationProgress, MetricState, MetricsRenderer, MetricsRendererEvaluation,
     MetricsRendererTraining, ProgressType, TrainingProgress,
@@ -11,7 +10,8 @@ use burn::train::renderer::{
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use super::interrupt::allow_ctrl_c;
+use super::dashboard::Dashboard;
+use super::history::EpochRecord;
 
 /// Time between two plain lines within an epoch.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -32,9 +32,11 @@ pub struct Position {
 }
 
 /// Shows a run.
-pub struct Display {
-    renderer: Box<dyn MetricsRenderer>,
-    dashboard: bool,
+pub struct Display(Renderer);
+
+enum Renderer {
+    Dashboard(Box<Dashboard>),
+    Plain(PlainRenderer),
 }
 
 impl Display {
@@ -44,12 +46,10 @@ impl Display {
         std::io::stdout().is_terminal() && std::io::stdin().is_terminal() && !dumb
     }
 
-    /// The dashboard if stdout is a terminal, or else plain lines. The dashboard's q key sets `interrupter`.
+    /// The dashboard if stdout is a terminal, or else plain lines. The dashboard's keys set `interrupter`.
     pub fn new(interrupter: Interrupter) -> Self {
         if Self::wants_dashboard() {
-            let renderer = TuiMetricsRendererWrapper::new(interrupter, None);
-            allow_ctrl_c();
-            Self { renderer: Box::new(renderer), dashboard: true }
+            Self(Renderer::Dashboard(Box::new(Dashboard::new(interrupter))))
         } else {
             Self::plain()
         }
@@ -57,33 +57,46 @@ impl Display {
 
     /// Plain lines.
     pub fn plain() -> Self {
-        Self { renderer: Box::new(PlainRenderer::new()), dashboard: false }
+        Self(Renderer::Plain(PlainRenderer::new()))
     }
 
     /// The renderer, to register metrics with.
     pub fn renderer(&mut self) -> &mut dyn MetricsRenderer {
-        self.renderer.as_mut()
+        match &mut self.0 {
+            Renderer::Dashboard(dashboard) => dashboard.as_mut(),
+            Renderer::Plain(plain) => plain,
+        }
     }
 
     /// Shows a training update.
     pub fn train(&mut self, states: Vec<MetricState>, position: Position) {
+        let renderer = self.renderer();
         for state in states {
-            self.renderer.update_train(state);
+            renderer.update_train(state);
         }
-        self.renderer.render_train(position.progress(), position.indicators());
+        renderer.render_train(position.progress(), Vec::new());
     }
 
     /// Shows a validation batch.
     pub fn val(&mut self, states: Vec<MetricState>, position: Position) {
+        let renderer = self.renderer();
         for state in states {
-            self.renderer.update_valid(state);
+            renderer.update_valid(state);
         }
-        self.renderer.render_valid(position.progress(), position.indicators());
+        renderer.render_valid(position.progress(), Vec::new());
+    }
+
+    /// Shows a complete epoch.
+    pub fn epoch(&mut self, record: &EpochRecord, epochs: usize) {
+        match &mut self.0 {
+            Renderer::Dashboard(dashboard) => dashboard.epoch(record),
+            Renderer::Plain(_) => println!("epoch {}/{epochs}: {record}", record.epoch),
+        }
     }
 
     /// Prints a line, unless the dashboard has the screen.
     pub fn line(&self, text: impl std::fmt::Display) {
-        if !self.dashboard {
+        if matches!(self.0, Renderer::Plain(_)) {
             println!("{text}");
         }
     }
@@ -96,21 +109,6 @@ impl Position {
             global_progress: Progress::new(self.epoch, self.epochs),
             iteration: Some(self.iteration),
         }
-    }
-
-    /// What Burn's own training shows in its status panel.
-    fn indicators(&self) -> Vec<ProgressType> {
-        vec![
-            ProgressType::Detailed {
-                tag: "Epoch".to_string(),
-                progress: Progress::new(self.epoch, self.epochs),
-            },
-            ProgressType::Value { tag: "Iteration".to_string(), value: self.iteration },
-            ProgressType::Detailed {
-                tag: "Items".to_string(),
-                progress: Progress::new(self.images, self.images_total),
-            },
-        ]
     }
 }
 

@@ -365,7 +365,7 @@ impl<B: TrainBackend> Trainer<B> {
             seconds,
             images_per_second,
         };
-        self.display.line(format_args!("epoch {}/{}: {record}", record.epoch, self.config.epochs));
+        self.display.epoch(&record, self.config.epochs);
         self.state.history.push(record);
         self.state.epoch += 1;
         self.state.updates_done = 0;
