@@ -15,7 +15,7 @@ use crate::{Route, RouteKind, WtConv2dProblem};
 
 /// A backend that can run wavelet convolutions.
 ///
-/// The methods default to the tensor ops of [`reference`](crate::reference); a backend with kernels overrides them. Models
+/// The methods default to the tensor ops of [`reference`](mod@crate::reference); a backend with kernels overrides them. Models
 /// are written generic over `B: WtConvBackend` (training code over `B: AutodiffBackend + WtConvBackend`) and call
 /// [`WtConv2d::forward`](crate::WtConv2d::forward) or [`wtconv2d`](crate::wtconv2d), which check the arguments; these
 /// methods do not.

@@ -43,7 +43,7 @@ pub struct WtConv2dConfig {
 /// y = s0 * (w0 (*) x + b)  +  sum over l = 1..L, s in {LL, LH, HL, HH} of  A_l^T_s ( s_ls * ( w_ls (*) A_l_s x ) )
 /// ```
 ///
-/// (Finder et al., arXiv 2407.05848; see [`reference`](crate::reference) for the terms.) Built by [`WtConv2dConfig`].
+/// (Finder et al., arXiv 2407.05848; see [`reference`](mod@crate::reference) for the terms.) Built by [`WtConv2dConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct WtConv2d<B: Backend> {

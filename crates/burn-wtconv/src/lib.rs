@@ -57,7 +57,7 @@
 //! - [`WtConv2d`] and [`WtConv2dConfig`]: the layer.
 //! - [`wtconv2d`]: the operator as a function of packed parameters.
 //! - [`WtConvBackend`]: what a backend must be to run it; [`Route`] tells which way a call goes.
-//! - [`reference`]: the operator and its gradients in tensor ops, on any backend and any float dtype.
+//! - [`reference`](mod@reference): the operator and its gradients in tensor ops, on any backend and any float dtype.
 //! - [`official`]: one layer's parameters under the names of the PyTorch implementations.
 
 #![forbid(unsafe_code)]

@@ -12,7 +12,7 @@ use crate::{Route, RouteKind, WtConv2dProblem, WtConvBackend, WtConvError};
 /// y = s0 * (w0 (*) x + b)  +  sum over l, s of  A_l^T_s ( s_ls * ( w_ls (*) A_l_s x ) )
 /// ```
 ///
-/// (arXiv 2407.05848; see [`reference`](crate::reference) for the terms.) Under `Autodiff` the backward keeps the
+/// (arXiv 2407.05848; see [`reference`](mod@crate::reference) for the terms.) Under `Autodiff` the backward keeps the
 /// input and the parameters and nothing else, and computes the gradients of tracked arguments only.
 ///
 /// # Shapes

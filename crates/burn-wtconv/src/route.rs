@@ -10,7 +10,7 @@ pub enum Route {
         /// The plan in words.
         plan: String,
     },
-    /// Tensor ops, see [`reference`](crate::reference).
+    /// Tensor ops, see [`reference`](mod@crate::reference).
     TensorOps {
         /// Why the fused kernels do not take the call.
         reason: String,

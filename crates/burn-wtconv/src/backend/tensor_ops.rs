@@ -1,4 +1,4 @@
-//! The defaults of the trait: [`reference`] on tensor primitives.
+//! The defaults of the trait: the reference operator on tensor primitives.
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;

@@ -26,7 +26,7 @@ pub fn every_golden_case_agrees_under_gradient_checkpointing<B: WtConvBackend>(
     device: &B::Device,
     precision: Precision,
 ) {
-    golden_cases(precision.cases, |case, expected, name| {
+    golden_cases(precision.problems, |case, expected, name| {
         let got = run_with::<B, BalancedCheckpointing>(case, precision, device);
         got.assert_close(expected, precision.golden, name);
     });
@@ -36,7 +36,7 @@ pub fn every_golden_case_agrees_through_burns_autodiff<B: WtConvBackend>(
     device: &B::Device,
     precision: Precision,
 ) {
-    golden_cases(precision.cases, |case, expected, name| {
+    golden_cases(precision.tensor_op_cases, |case, expected, name| {
         run_reference::<B>(case, precision, device).assert_close(expected, precision.golden, name);
     });
 }
@@ -57,7 +57,7 @@ pub fn random_problems_agree_with_the_oracle<B: WtConvBackend>(device: &B::Devic
         Config::default(),
         proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
     );
-    for _ in 0..precision.cases {
+    for _ in 0..precision.problems {
         let tree = strategy.new_tree(&mut runner).expect("a problem");
         let ((batch, channels, height, width), (kernel_size, levels, stride), bias, seed) = tree.current();
         let problem = Problem { batch, channels, height, width, kernel_size, levels, stride };
@@ -87,7 +87,7 @@ pub fn small_and_awkward_extents_agree_with_the_oracle<B: WtConvBackend>(
 }
 
 pub fn even_kernel_sizes_agree_with_the_oracle<B: WtConvBackend>(device: &B::Device, precision: Precision) {
-    for (kernel_size, stride) in [(2, 1), (4, 2), (6, 1)].into_iter().take(precision.cases) {
+    for (kernel_size, stride) in [(2, 1), (4, 2), (6, 1)].into_iter().take(precision.tensor_op_cases) {
         let problem = Problem { batch: 2, channels: 3, height: 9, width: 7, kernel_size, levels: 2, stride };
         check::<B>(&Case::random(problem, true, 5), precision, device);
     }

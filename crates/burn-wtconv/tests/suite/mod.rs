@@ -1,6 +1,7 @@
 //! The tests that every backend runs, against the f64 oracle and the golden files.
 //!
 //! `tests/BACKEND.rs` names a backend, its device and its tolerances and takes in all tests by [`suite`].
+#![allow(dead_code, reason = "each backend uses a part")]
 
 mod agreement;
 mod autodiff_contract;

@@ -15,14 +15,17 @@ pub struct Precision {
     pub golden: f64,
     /// Largest relative error against the oracle.
     pub oracle: f64,
-    /// How many random problems, and how many golden cases of a second way to the same numbers: a software device
-    /// compiles for seconds for every one.
-    pub cases: usize,
+    /// Random problems to check: a software device compiles for seconds for every one.
+    pub problems: usize,
+    /// Cases to check of what only tensor ops compute, which compile for longer still.
+    pub tensor_op_cases: usize,
 }
 
 impl Precision {
-    pub const F64: Self = Self { dtype: DType::F64, golden: 2e-6, oracle: 1e-12, cases: 24 };
-    pub const F32: Self = Self { dtype: DType::F32, golden: 1e-5, oracle: 5e-6, cases: 24 };
+    pub const F64: Self =
+        Self { dtype: DType::F64, golden: 2e-6, oracle: 1e-12, problems: 24, tensor_op_cases: 16 };
+    pub const F32: Self =
+        Self { dtype: DType::F32, golden: 1e-5, oracle: 5e-6, problems: 24, tensor_op_cases: 16 };
 }
 
 /// A problem with all its numbers.

@@ -49,7 +49,7 @@ const HAAR: [[f64; 4]; 4] =
 
 /// One analysis step of a plane of even size.
 fn analyse(plane: &Plane) -> [Plane; 4] {
-    assert!(plane.height % 2 == 0 && plane.width % 2 == 0);
+    assert!(plane.height.is_multiple_of(2) && plane.width.is_multiple_of(2));
     HAAR.map(|signs| {
         let mut out = Plane::zeros(plane.height / 2, plane.width / 2);
         for y in 0..out.height {
