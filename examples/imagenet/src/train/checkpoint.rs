@@ -559,8 +559,9 @@ mod tests {
         let load = || checkpoint.model::<TestBackend>(&state, &Default::default());
         load().unwrap();
 
+        // One bit of one parameter: Burn would load it.
         let mut flipped = good.clone();
-        *flipped.last_mut().unwrap() ^= 1;
+        flipped[good.len() / 2] ^= 1;
         for bad in [&flipped, &good[..good.len() / 2], b""] {
             fs::write(&file, bad).unwrap();
             let error = load().unwrap_err();
