@@ -5,7 +5,7 @@ mod suite;
 
 mod f32 {
     use crate::suite::{Precision, suite};
-    suite!(burn::backend::Wgpu, Precision { problems: 6, tensor_op_cases: 1, ..Precision::F32 });
+    suite!(burn::backend::Wgpu, Precision { problems: 3, tensor_op_cases: 1, ..Precision::F32 });
 
     /// The values above are those of the kernels.
     #[test]
