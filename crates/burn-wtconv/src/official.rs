@@ -12,10 +12,11 @@
 //! | `wavelet_scale.i.weight` | `wt_scales.i` | `[1, 4 * channels, 1, 1]` |
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use burn::module::Param;
 use burn::tensor::backend::Backend;
-use burn::tensor::{Tensor, TensorData, s};
+use burn::tensor::{Tensor, TensorData};
 use thiserror::Error;
 
 use crate::{WtConv2d, WtConv2dConfig, WtConvError};
@@ -161,22 +162,36 @@ impl<B: Backend> WtConv2d<B> {
     /// The parameters under official names, relative to the layer, in the layer's dtype.
     pub fn to_official(&self, scheme: OfficialScheme) -> BTreeMap<String, TensorData> {
         let (channels, kernel_size) = (self.channels(), self.kernel_size());
-        let base_scale = self.scales.val().slice(s![.., 0..1]).reshape([1, channels, 1, 1]);
+        // Each parameter is read from the device once and taken apart on the host.
+        let (filters, scales) = (self.filters.val().into_data(), self.scales.val().into_data());
+        let filter_shape = |filters: usize| vec![filters, 1, kernel_size, kernel_size];
+        let scale_shape = |scales: usize| vec![1, scales, 1, 1];
         let mut tensors = BTreeMap::from([
-            (scheme.base_filter(), self.base_filter().unsqueeze_dim::<4>(1).into_data()),
-            (scheme.base_scale(), base_scale.into_data()),
+            (scheme.base_filter(), select_bands(&filters, 0..1, filter_shape(channels))),
+            (scheme.base_scale(), select_bands(&scales, 0..1, scale_shape(channels))),
         ]);
         if let Some(bias) = &self.bias {
             tensors.insert(scheme.base_bias(), bias.val().into_data());
         }
         for index in 0..self.levels() {
-            let filters = self.level_filters(index + 1).reshape([4 * channels, 1, kernel_size, kernel_size]);
-            let scales = self.level_scales(index + 1).reshape([1, 4 * channels, 1, 1]);
-            tensors.insert(scheme.level_filters(index), filters.into_data());
-            tensors.insert(scheme.level_scales(index), scales.into_data());
+            let bands = 1 + 4 * index..5 + 4 * index;
+            let level_filters = select_bands(&filters, bands.clone(), filter_shape(4 * channels));
+            let level_scales = select_bands(&scales, bands, scale_shape(4 * channels));
+            tensors.insert(scheme.level_filters(index), level_filters);
+            tensors.insert(scheme.level_scales(index), level_scales);
         }
         tensors
     }
+}
+
+/// The bands of every channel of a packed parameter `[channels, bands, ...]`.
+fn select_bands(packed: &TensorData, bands: Range<usize>, shape: Vec<usize>) -> TensorData {
+    let bytes = packed.as_bytes();
+    let band = bytes.len() / (packed.shape[0] * packed.shape[1]);
+    let selected = bytes
+        .chunks_exact(band * packed.shape[1])
+        .flat_map(|channel| &channel[bands.start * band..bands.end * band]);
+    TensorData::from_bytes_vec(selected.copied().collect(), shape, packed.dtype)
 }
 
 fn check_names(

@@ -11,6 +11,7 @@ use burn_wtconv::official::OfficialScheme;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, serialize_to_file};
 
+use super::import::transpose;
 use super::keys::{self, Visitor};
 use super::{ExportError, haar};
 use crate::WtConvNext;
@@ -81,7 +82,7 @@ impl<B: Backend> Visitor<B> for Export {
     }
 
     fn linear(&mut self, name: &str, linear: &mut Linear<B>) -> Result<(), ExportError> {
-        self.tensors.insert(format!("{name}.weight"), linear.weight.val().transpose().into_data());
+        self.tensors.insert(format!("{name}.weight"), transpose(linear.weight.val().into_data()));
         if let Some(bias) = &linear.bias {
             self.param(format!("{name}.bias"), bias);
         }

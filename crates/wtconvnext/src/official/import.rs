@@ -224,7 +224,7 @@ impl<B: Backend> Visitor<B> for Import<'_, B> {
 }
 
 /// The transpose of a matrix, in row-major order: a transposed view would be read with a stride in every forward pass.
-fn transpose(matrix: TensorData) -> TensorData {
+pub(super) fn transpose(matrix: TensorData) -> TensorData {
     let [rows, columns] = matrix.shape.dims();
     let size = matrix.dtype.size();
     let bytes = matrix.as_bytes();
