@@ -51,7 +51,7 @@ fn check<B: WtConvBackend>(case: &Case, precision: Precision, device: &B::Device
 
 pub fn random_problems_agree_with_the_oracle<B: WtConvBackend>(device: &B::Device, precision: Precision) {
     let sizes = (1..4usize, 1..6usize, 1..24usize, 1..24usize);
-    let options = (proptest::sample::select(vec![1, 2, 3, 4, 5, 7]), 0..6usize, 1..4usize);
+    let options = (proptest::sample::select(vec![1usize, 2, 3, 4, 5, 7]), 0..6usize, 1..4usize);
     let strategy = (sizes, options, proptest::bool::ANY, proptest::num::u64::ANY);
     let mut runner = TestRunner::new_with_rng(
         Config::default(),
