@@ -61,7 +61,7 @@ pub fn random_problems_agree_with_the_oracle<B: WtConvBackend>(device: &B::Devic
         let tree = strategy.new_tree(&mut runner).expect("a problem");
         let ((batch, channels, height, width), (kernel_size, levels, stride), bias, seed) = tree.current();
         if kernel_size.is_multiple_of(2) && precision.tensor_op_cases == 1 {
-            // The kernels refuse it, and the tensor ops of Burn 0.21 are known to be wrong for some of these on wgpu.
+            // The kernels refuse it, and the tensor-op route is wrong for some of these on wgpu (see the README).
             continue;
         }
         let problem = Problem { batch, channels, height, width, kernel_size, levels, stride };
