@@ -85,7 +85,7 @@ pub fn wtconv2d<B: Backend>(
     let [_, _, kernel_size, _] = filters.dims();
 
     let base_bias = bias.map(|bias| {
-        let base_scale = scales.clone().slice(s![.., 0..1]).reshape([1, channels, 1, 1]);
+        let base_scale = flatten(scales.clone().slice(s![.., 0..1])).reshape([1, channels, 1, 1]);
         widened(bias).reshape([1, channels, 1, 1]) * base_scale
     });
     let y = operator(x, fold(filters, scales), SamePadding::new(kernel_size));
@@ -173,8 +173,7 @@ pub fn parameter_gradients<B: Backend>(
         };
         gradients.cast(dtype)
     });
-    let filter_gradients =
-        wanted.filters.then(|| (folded * scales.reshape([channels, bands, 1, 1])).cast(dtype));
+    let filter_gradients = wanted.filters.then(|| fold(folded, scales).cast(dtype));
     ParameterGradients { filters: filter_gradients, scales: scale_gradients, bias: bias_gradient }
 }
 
@@ -203,7 +202,7 @@ fn folded_filter_gradients<B: Backend>(
 
 /// The operator at stride 1 without bias, its scales already folded into `filters`.
 fn operator<B: Backend>(x: Tensor<B, 4>, filters: Tensor<B, 4>, padding: SamePadding) -> Tensor<B, 4> {
-    let [batch, channels, _, _] = x.dims();
+    let [_, channels, _, _] = x.dims();
     let [_, bands, kernel_size, _] = filters.dims();
     let levels = bands / 4;
 
@@ -213,13 +212,11 @@ fn operator<B: Backend>(x: Tensor<B, 4>, filters: Tensor<B, 4>, padding: SamePad
     for level in 0..levels {
         let [_, _, height, width] = low.dims();
         let subbands = haar::analysis(low);
-        let [_, _, _, rows, cols] = subbands.dims();
         low = low_pass(subbands.clone());
         let level_filters = filters.clone().slice(s![.., 1 + 4 * level..5 + 4 * level, .., ..]);
         let level_filters = level_filters.reshape([4 * channels, kernel_size, kernel_size]);
-        let convolved = depthwise_conv2d(merge_subbands(subbands), level_filters, padding);
         extents.push([height, width]);
-        filtered.push(convolved.reshape([batch, channels, 4, rows, cols]));
+        filtered.push(depthwise_conv2d(merge_subbands(subbands), level_filters, padding));
     }
 
     let mut carried = None;
@@ -243,7 +240,15 @@ fn empty_batch<B: Backend>([channels, height, width]: [usize; 3], like: &Tensor<
 /// `filters * scales`, one scale a filter.
 fn fold<B: Backend>(filters: Tensor<B, 4>, scales: Tensor<B, 2>) -> Tensor<B, 4> {
     let [channels, bands] = scales.dims();
-    filters * scales.reshape([channels, bands, 1, 1])
+    filters * flatten(scales).reshape([channels, bands, 1, 1])
+}
+
+/// All elements in one axis, from which every reshape is right.
+///
+/// A reshape that adds axes to a view which is not contiguous and has an axis of extent 1 takes wrong strides on the CubeCL
+/// backends of Burn 0.21.
+fn flatten<B: Backend>(tensor: Tensor<B, 2>) -> Tensor<B, 1> {
+    tensor.flatten(0, 1)
 }
 
 /// `[batch, channels, 4, rows, cols]` as `[batch, 4 * channels, rows, cols]`: channel `4c + s` is subband `s` of `c`.

@@ -52,16 +52,17 @@ fn columns<B: Backend>(x: Tensor<B, 4>) -> (Tensor<B, 4>, Tensor<B, 4>) {
 ///
 /// # Shapes
 ///
-/// - `subbands`: `[batch, channels, 4, ceil(height / 2), ceil(width / 2)]`
+/// - `subbands`: `[batch, 4 * channels, ceil(height / 2), ceil(width / 2)]`: channel `4c + s` is subband `s` of `c`
 /// - `carried`: `[batch, channels, ceil(height / 2), ceil(width / 2)]`, what deeper levels add to the LL subband
 /// - output: `[batch, channels, height, width]`
 pub(super) fn synthesis<B: Backend>(
-    subbands: Tensor<B, 5>,
+    subbands: Tensor<B, 4>,
     carried: Option<Tensor<B, 4>>,
     [height, width]: [usize; 2],
 ) -> Tensor<B, 4> {
-    let [batch, channels, _, rows, cols] = subbands.dims();
-    let subband = |s: usize| subbands.clone().slice(s![.., .., s..s + 1, .., ..]).squeeze_dim::<4>(2) * 0.5;
+    let [batch, subband_channels, rows, cols] = subbands.dims();
+    let channels = subband_channels / 4;
+    let subband = |s: usize| subbands.clone().slice(s![.., s..;4, .., ..]) * 0.5;
     let (ll, lh, hl, hh) = (subband(0), subband(1), subband(2), subband(3));
     let ll = match carried {
         Some(carried) => ll + carried * 0.5,
