@@ -106,17 +106,12 @@ pub(crate) fn filter_index(bank: &FilterBank, channel: usize, filter: usize) -> 
     index
 }
 
-/// The power of two that the unnormalised Haar steps leave to the filter `filter`.
+/// The power of two that the unnormalised Haar steps leave to the filter `filter`: `4^-level`.
 #[cube]
-pub(crate) fn haar_norm(filter: usize, #[comptime] levels: usize) -> f32 {
-    let mut norm = 1.0f32;
-    #[unroll]
-    for level in 1..comptime!(levels + 1) {
-        if filter > comptime!(4 * (level - 1)) {
-            norm *= 0.25f32;
-        }
-    }
-    norm
+pub(crate) fn haar_norm(filter: usize) -> f32 {
+    let level = (filter as u32 + 3u32) / 4u32;
+    // The level goes straight into the exponent.
+    f32::reinterpret((127u32 - 2u32 * level) << 23u32)
 }
 
 /// One launch of the wavelet convolution; see the module.
@@ -164,11 +159,13 @@ pub(crate) fn operator<F: Float, P: Float>(
         sync_cube();
     }
     scatter(&mut shared, unit, &blocks, fetched, layout);
-    let mut first = unit + comptime!(kernel.fetched() * layout.threads);
-    while first < comptime!(layout.blocks()) {
-        fetch::<F>(x, &x_view, &grid, &place, first, &mut blocks, fetched, kernel.load, layout);
-        scatter(&mut shared, first, &blocks, fetched, layout);
-        first += comptime!(kernel.fetched() * layout.threads);
+    if comptime!(kernel.fetched() * layout.threads < layout.blocks()) {
+        let mut first = unit + comptime!(kernel.fetched() * layout.threads);
+        while first < comptime!(layout.blocks()) {
+            fetch::<F>(x, &x_view, &grid, &place, first, &mut blocks, fetched, kernel.load, layout);
+            scatter(&mut shared, first, &blocks, fetched, layout);
+            first += comptime!(kernel.fetched() * layout.threads);
+        }
     }
     analyse(&mut shared, unit, layout);
 
@@ -183,6 +180,17 @@ pub(crate) fn operator<F: Float, P: Float>(
         finish_clipped::<F, P>(&mut shared, scales, bias, y, &y_view, &grid, &place, unit, &bank, kernel);
     } else {
         finish_tiles::<F, P>(&shared, filters, scales, bias, y, &y_view, &grid, &place, unit, &bank, kernel);
+    }
+}
+
+/// Channel of the cube and filter of that channel in slot `slot` of the filters in shared memory.
+#[cube]
+fn filter_of(slot: usize, #[comptime] kernel: OperatorKernel) -> (usize, usize) {
+    if comptime!(kernel.layout.channels == 1) {
+        (0usize.runtime(), slot)
+    } else {
+        let per_channel = comptime!(1 + 4 * kernel.layout.levels);
+        (slot / per_channel, slot % per_channel)
     }
 }
 
@@ -201,7 +209,6 @@ fn load_filters<P: Float>(
     // A power of two of lanes for each filter: what a lane does is a matter of shifts, its loads are neighbours.
     let taps = comptime!(kernel.layout.kernel_size * kernel.layout.kernel_size);
     let lanes = comptime!((kernel.layout.kernel_size * kernel.layout.kernel_size).next_power_of_two());
-    let per_channel = comptime!(1 + 4 * kernel.layout.levels);
     let threads = comptime!(kernel.layout.threads);
     // Loads of several rounds fly together: waiting for each in turn would take as long as a convolution. Their indices are
     // clamped rather than guarded, for no branch may come between them.
@@ -213,10 +220,12 @@ fn load_filters<P: Float>(
         #[unroll]
         for k in 0..together {
             let i = first + comptime!(k * threads);
-            let slot = (i / lanes).min(comptime!(kernel.filters() - 1));
-            let tap = (i % lanes).min(comptime!(taps - 1));
-            let owner = (channel + slot / per_channel).min(grid.channels - 1);
-            let from = filter_index(bank, owner, slot % per_channel);
+            let slot =
+                select(i / lanes < comptime!(kernel.filters()), i / lanes, comptime!(kernel.filters() - 1));
+            let tap = select(i % lanes < taps, i % lanes, comptime!(taps - 1));
+            let (set, filter) = filter_of(slot, kernel);
+            let owner = select(channel + set < grid.channels, channel + set, grid.channels - 1);
+            let from = filter_index(bank, owner, filter);
             let source = if comptime!(kernel.rotate) { comptime!(taps - 1) - tap } else { tap };
             values[k] = f32::cast_from(filters[from * taps + source]);
             factors[k] = f32::cast_from(scales[from]);
@@ -227,8 +236,9 @@ fn load_filters<P: Float>(
             let slot = i / lanes;
             let tap = i % lanes;
             if i < comptime!(kernel.filter_lanes()) && tap < taps {
+                let (_set, filter) = filter_of(slot, kernel);
                 shared[slot * comptime!(filter_pitch(kernel.layout.kernel_size)) + tap] =
-                    values[k] * factors[k] * haar_norm(slot % per_channel, kernel.layout.levels);
+                    values[k] * factors[k] * haar_norm(filter);
             }
         }
         first += comptime!(together * threads);
@@ -265,7 +275,7 @@ fn convolve<P: Float>(
         convolve_tile(shared, origin, pitch, &taps, sums, rows, layout);
     } else {
         let from = filter_index(bank, channel + set, filter);
-        let scale = f32::cast_from(scales[from]) * haar_norm(filter, layout.levels);
+        let scale = f32::cast_from(scales[from]) * haar_norm(filter);
         let first = from * comptime!(layout.kernel_size * layout.kernel_size);
         for ky in 0..kernel_size {
             let mut taps = Array::<f32>::new(kernel_size);
@@ -663,13 +673,14 @@ fn finish_tiles<F: Float, P: Float>(
             #[unroll]
             for r in 0..rows {
                 let row = tile_y * rows + r;
-                if row < comptime!(layout.height)
+                if (comptime!(layout.height.is_multiple_of(layout.base_rows))
+                    || row < comptime!(layout.height))
                     && (comptime!(layout.resident) || place.row + row < grid.height)
                 {
                     #[unroll]
                     for e in 0..comptime!(QUAD / vector) {
                         let column = tile_x * QUAD + comptime!(e * vector);
-                        if column < comptime!(layout.width)
+                        if (comptime!(layout.width.is_multiple_of(QUAD)) || column < comptime!(layout.width))
                             && (comptime!(layout.resident) || place.column + column < grid.width)
                         {
                             store::<F>(

@@ -52,7 +52,7 @@ pub(crate) fn reduction<P: Float>(
     let channel = index / filter_count;
     let inside = channel < channels;
     let filter = slot + comptime!(1 - kernel.base as usize);
-    let norm = haar_norm(filter, kernel.levels);
+    let norm = haar_norm(filter);
     let parameter = filter_index(&bank, channel, filter);
     let mut product = 0.0f32;
     let mut scale = 0.0f32;

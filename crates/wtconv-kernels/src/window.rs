@@ -147,16 +147,22 @@ pub(crate) fn fetch<F: Float>(
                 width = comptime!(layout.width).runtime();
             }
             let plane_offset = view.offset + batch * view.batch + channel * view.channel;
+            // Counted from `margin` samples above and left of the plane, so that the halo needs no sign. Windows and margins are
+            // whole blocks: a block is not cut by the plane's upper and left edge.
+            let first_y = place.row + block_y * BLOCK;
+            let first_x = place.column + block_x * BLOCK;
+            let inside = inside && (comptime!(margin == 0) || (first_y >= margin && first_x >= margin));
             #[unroll]
             for r in 0..BLOCK {
-                // Counted from `margin` samples above and left of the plane, so that the halo needs no sign.
-                let y = place.row + block_y * BLOCK + r;
-                let inside_y = inside && y >= margin && y < height + margin;
+                let y = first_y + r;
+                let whole_y = comptime!(layout.resident && layout.height.is_multiple_of(BLOCK));
+                let inside_y = inside && (whole_y || y < height + margin);
                 #[unroll]
                 for e in 0..comptime!(BLOCK / vector) {
-                    let x_at = place.column + block_x * BLOCK + comptime!(e * vector);
+                    let x_at = first_x + comptime!(e * vector);
                     let at = comptime!(k * BLOCK_SAMPLES + r * BLOCK + e * vector);
-                    if inside_y && x_at >= margin && x_at < width + margin {
+                    let whole_x = comptime!(layout.resident && layout.width.is_multiple_of(BLOCK));
+                    if inside_y && (whole_x || x_at < width + margin) {
                         let from = plane_offset + (y - margin) * view.row + (x_at - margin) * view.column;
                         load::<F>(x, from, blocks, at, vector);
                     } else {
@@ -246,28 +252,22 @@ pub(crate) fn scatter(
             if layout.base {
                 #[unroll]
                 for r in 0..BLOCK {
-                    let at = comptime!(k * BLOCK_SAMPLES + r * BLOCK);
-                    let y = block_y * BLOCK + r;
-                    put_pair(
-                        shared,
-                        plane,
-                        y,
-                        block_x * BLOCK,
-                        blocks[at],
-                        blocks[comptime!(at + 1)],
-                        layout,
-                        0usize,
-                    );
-                    put_pair(
-                        shared,
-                        plane,
-                        y,
-                        block_x * BLOCK + 2,
-                        blocks[comptime!(at + 2)],
-                        blocks[comptime!(at + 3)],
-                        layout,
-                        0usize,
-                    );
+                    #[unroll]
+                    for pair in 0..2usize {
+                        let at = comptime!(k * BLOCK_SAMPLES + r * BLOCK + pair * 2);
+                        put_pair(
+                            shared,
+                            plane,
+                            block_y,
+                            block_x,
+                            r,
+                            pair,
+                            blocks[at],
+                            blocks[comptime!(at + 1)],
+                            layout,
+                            0usize,
+                        );
+                    }
                 }
             }
             if comptime!(layout.levels > 0) {
@@ -298,8 +298,10 @@ pub(crate) fn scatter(
                         put_pair(
                             shared,
                             comptime!(s * layout.planes) + plane,
-                            block_y * 2 + y,
-                            block_x * 2,
+                            block_y,
+                            block_x,
+                            y,
+                            0usize,
                             level1[at],
                             level1[comptime!(at + 1)],
                             layout,
@@ -319,48 +321,54 @@ pub(crate) fn scatter(
     }
 }
 
-/// Writes two neighbouring samples of a block to their level where the level keeps that place. `y` and `x` count from the
-/// first block, halo included.
+/// Writes pair `pair` of row `row` of a block to its level where the level keeps that place. Blocks are counted from the
+/// first one, halo included.
+///
+/// Addresses are counted in pairs and bounds in blocks, so that what is known at compile time is not computed for each pair.
 #[cube]
 fn put_pair(
     shared: &mut SharedMemory<f32>,
     buffer: usize,
-    y: usize,
-    x: usize,
+    block_y: usize,
+    block_x: usize,
+    #[comptime] row: usize,
+    #[comptime] pair: usize,
     a: f32,
     b: f32,
     #[comptime] layout: Layout,
     #[comptime] level: usize,
 ) {
-    let margin = comptime!((layout.margin() * BLOCK) >> level);
-    let row = y + comptime!(layout.gap(level));
-    let column = x + comptime!(layout.lead(level));
-    let origin = comptime!(layout.offset(level)) + buffer * comptime!(layout.stride(level));
+    let side = comptime!(BLOCK >> level);
+    // Rows and pairs between the first block and the first that the buffer holds.
+    let above = comptime!(((layout.margin() * BLOCK) >> level).saturating_sub(layout.gap(level)));
+    let left = comptime!((((layout.margin() * BLOCK) >> level) / 2).saturating_sub(layout.lead(level) / 2));
+    let mut kept = true;
     if layout.resident {
-        if comptime!(layout.rows(level).is_multiple_of(BLOCK >> level)) || y < comptime!(layout.rows(level)) {
-            write_pair(
-                shared,
-                (origin + row * comptime!(layout.pitch(level)) + column) / 2,
-                a,
-                b,
-                layout.vectors,
-            );
+        if comptime!(!layout.rows(level).is_multiple_of(side)) {
+            kept = block_y < comptime!((layout.rows(level) - row.min(layout.rows(level))).div_ceil(side));
         }
     } else {
-        let kept_rows = comptime!(margin + layout.rows(level) + 2 * layout.gap(level));
-        if row >= margin
-            && row < kept_rows
-            && column >= margin
-            && column < comptime!(margin + layout.pitch(level))
-        {
-            write_pair(
-                shared,
-                (origin + (row - margin) * comptime!(layout.pitch(level)) + (column - margin)) / 2,
-                a,
-                b,
-                layout.vectors,
-            );
-        }
+        let below = comptime!(above + layout.rows(level) + 2 * layout.gap(level));
+        let right = comptime!(left + layout.pitch(level) / 2);
+        kept = block_y >= comptime!(above.saturating_sub(row).div_ceil(side))
+            && block_y < comptime!((below - row).div_ceil(side))
+            && block_x >= comptime!(left.saturating_sub(pair).div_ceil(side / 2))
+            && block_x < comptime!((right - pair).div_ceil(side / 2));
+    }
+    if kept {
+        let first = if layout.resident {
+            comptime!(layout.gap(level) * (layout.pitch(level) / 2) + layout.lead(level) / 2)
+        } else {
+            comptime!(0)
+        };
+        let to = comptime!(layout.offset(level) / 2)
+            + buffer * comptime!(layout.stride(level) / 2)
+            + block_y * comptime!(side * (layout.pitch(level) / 2))
+            + block_x * comptime!(side / 2)
+            + comptime!(row * (layout.pitch(level) / 2) + pair)
+            + first
+            - comptime!(above * (layout.pitch(level) / 2) + left);
+        write_pair(shared, to, a, b, layout.vectors);
     }
 }
 
