@@ -28,13 +28,14 @@ pub trait WtConvBackend: Backend {
         Route::TensorOps { reason: format!("the backend {} has no fused kernels", Self::name(device)) }
     }
 
-    /// Forward, with the arguments of [`wtconv2d`](crate::wtconv2d).
+    /// Forward, with the arguments of [`wtconv2d`](crate::wtconv2d); without scales, of
+    /// [`depthwise_conv2d`](crate::depthwise_conv2d).
     ///
     /// `route` is what [`route`](Self::route) said of the call, or [`RouteKind::TensorOps`] if that was forced.
     fn wtconv2d(
         x: FloatTensor<Self>,
         filters: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
+        scales: Option<FloatTensor<Self>>,
         bias: Option<FloatTensor<Self>>,
         stride: usize,
         route: RouteKind,
@@ -47,7 +48,7 @@ pub trait WtConvBackend: Backend {
     fn wtconv2d_input_gradient(
         dy: FloatTensor<Self>,
         filters: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
+        scales: Option<FloatTensor<Self>>,
         extent: [usize; 2],
         stride: usize,
         route: RouteKind,
@@ -62,7 +63,7 @@ pub trait WtConvBackend: Backend {
         x: FloatTensor<Self>,
         dy: FloatTensor<Self>,
         filters: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
+        scales: Option<FloatTensor<Self>>,
         bias: Option<FloatTensor<Self>>,
         stride: usize,
         wanted: WantedGradients,

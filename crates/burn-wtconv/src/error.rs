@@ -40,6 +40,12 @@ pub enum WtConvError {
         /// Shape of the filters.
         got: [usize; 4],
     },
+    /// The weight of a depthwise convolution is not `[channels, 1, kernel_size, kernel_size]`.
+    #[error("expected a weight of shape [channels, 1, kernel_size, kernel_size], got {got:?}")]
+    WeightShape {
+        /// Shape of the weight.
+        got: [usize; 4],
+    },
     /// The scales are not `[channels, 1 + 4 * levels]` of the filters.
     #[error("expected scales of shape {expected:?}, got {got:?}")]
     ScaleShape {
@@ -92,11 +98,22 @@ pub enum WtConvError {
     },
 }
 
+impl WtConvError {
+    /// Refuses sizes of 0.
+    pub(crate) fn check_sizes(channels: usize, kernel_size: usize, stride: usize) -> Result<(), Self> {
+        let sizes = [("channels", channels), ("kernel_size", kernel_size), ("stride", stride)];
+        match sizes.into_iter().find(|(_, size)| *size == 0) {
+            Some((what, _)) => Err(Self::Zero { what }),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Checks that the arguments of a wavelet convolution belong together.
 pub(crate) fn check_wtconv2d<B: Backend>(
     x: &Tensor<B, 4>,
     filters: &Tensor<B, 4>,
-    scales: &Tensor<B, 2>,
+    scales: Option<&Tensor<B, 2>>,
     bias: Option<&Tensor<B, 1>>,
     stride: usize,
 ) -> Result<(), WtConvError> {
@@ -107,7 +124,9 @@ pub(crate) fn check_wtconv2d<B: Backend>(
     if stride == 0 {
         return Err(WtConvError::Zero { what: "stride" });
     }
-    if scales.dims() != [channels, bands] {
+    if let Some(scales) = scales
+        && scales.dims() != [channels, bands]
+    {
         return Err(WtConvError::ScaleShape { expected: [channels, bands], got: scales.dims() });
     }
     if let Some(bias) = bias
@@ -123,11 +142,27 @@ pub(crate) fn check_wtconv2d<B: Backend>(
         return Err(WtConvError::EmptyPlane { height, width });
     }
     check_companion("filters", x, filters)?;
-    check_companion("scales", x, scales)?;
+    if let Some(scales) = scales {
+        check_companion("scales", x, scales)?;
+    }
     if let Some(bias) = bias {
         check_companion("bias", x, bias)?;
     }
     Ok(())
+}
+
+/// Checks that the arguments of a depthwise convolution belong together.
+pub(crate) fn check_depthwise_conv2d<B: Backend>(
+    x: &Tensor<B, 4>,
+    weight: &Tensor<B, 4>,
+    bias: Option<&Tensor<B, 1>>,
+    stride: usize,
+) -> Result<(), WtConvError> {
+    let [channels, group_channels, kernel_height, kernel_width] = weight.dims();
+    if channels == 0 || group_channels != 1 || kernel_height == 0 || kernel_height != kernel_width {
+        return Err(WtConvError::WeightShape { got: weight.dims() });
+    }
+    check_wtconv2d(x, weight, None, bias, stride)
 }
 
 fn check_companion<B: Backend, const D: usize>(

@@ -65,11 +65,7 @@ impl WtConv2dConfig {
     ///
     /// If the channels, the kernel size or the stride are 0.
     pub fn validate(&self) -> Result<(), WtConvError> {
-        let sizes = [("channels", self.channels), ("kernel_size", self.kernel_size), ("stride", self.stride)];
-        match sizes.into_iter().find(|(_, size)| *size == 0) {
-            Some((what, _)) => Err(WtConvError::Zero { what }),
-            None => Ok(()),
-        }
+        WtConvError::check_sizes(self.channels, self.kernel_size, self.stride)
     }
 
     /// Initialises a layer as the reference implementation does: filters and bias uniform in
@@ -269,7 +265,7 @@ impl<B: Backend> ModuleDisplay for WtConv2d<B> {
 }
 
 /// Kernel size and stride of a convolution that can be the base path of a wavelet convolution.
-fn depthwise_geometry<B: Backend>(conv: &Conv2d<B>) -> Result<(usize, usize), WtConvError> {
+pub(crate) fn depthwise_geometry<B: Backend>(conv: &Conv2d<B>) -> Result<(usize, usize), WtConvError> {
     let refuse = |expected, got| Err(WtConvError::NotDepthwise { expected, got });
     let [channels_out, group_channels, kernel_height, kernel_width] = conv.weight.dims();
     if group_channels != 1 || conv.groups != channels_out {

@@ -55,7 +55,8 @@
 //! # Where is what
 //!
 //! - [`WtConv2d`] and [`WtConv2dConfig`]: the layer.
-//! - [`wtconv2d`]: the operator as a function of packed parameters.
+//! - [`DepthwiseConv2d`]: a plain depthwise convolution by the same kernels.
+//! - [`wtconv2d`], [`depthwise_conv2d`]: both as functions of their parameters.
 //! - [`WtConvBackend`]: what a backend must be to run it; [`Route`] tells which way a call goes.
 //! - [`reference`](mod@reference): the operator and its gradients in tensor ops, on any backend and any float dtype.
 //! - [`official`]: one layer's parameters under the names of the PyTorch implementations.
@@ -68,6 +69,7 @@
 struct Readme;
 
 mod backend;
+mod depthwise;
 mod error;
 mod layer;
 pub mod official;
@@ -76,7 +78,8 @@ pub mod reference;
 mod route;
 
 pub use backend::{ParameterGradientPrimitives, WtConvBackend};
+pub use depthwise::{DepthwiseConv2d, DepthwiseConv2dConfig, DepthwiseConv2dRecord};
 pub use error::WtConvError;
 pub use layer::{WtConv2d, WtConv2dConfig, WtConv2dRecord};
-pub use op::{try_wtconv2d, wtconv2d};
+pub use op::{depthwise_conv2d, try_depthwise_conv2d, try_wtconv2d, wtconv2d};
 pub use route::{Route, RouteKind, WtConv2dProblem};

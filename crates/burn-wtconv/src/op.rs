@@ -3,7 +3,7 @@ use std::sync::{LazyLock, Mutex};
 
 use burn::tensor::{Tensor, TensorPrimitive};
 
-use crate::error::check_wtconv2d;
+use crate::error::{check_depthwise_conv2d, check_wtconv2d};
 use crate::{Route, RouteKind, WtConv2dProblem, WtConvBackend, WtConvError};
 
 /// Wavelet convolution: fused where the backend has kernels for it, tensor ops otherwise.
@@ -53,12 +53,71 @@ pub fn try_wtconv2d<B: WtConvBackend>(
     stride: usize,
     forced: Option<RouteKind>,
 ) -> Result<Tensor<B, 4>, WtConvError> {
-    check_wtconv2d(&x, &filters, &scales, bias.as_ref(), stride)?;
+    check_wtconv2d(&x, &filters, Some(&scales), bias.as_ref(), stride)?;
+    call(x, filters, Some(scales), bias, stride, forced)
+}
+
+/// Depthwise convolution with zero "same" padding: fused where the backend has kernels for it, tensor ops otherwise.
+///
+/// ```text
+/// y[b,c,i,j] = bias[c] + sum over ky,kx of weight[c,0,ky,kx] * x[b,c,i+ky-R,j+kx-R]      R = (kernel_size - 1) / 2
+/// ```
+///
+/// This is [`wtconv2d`] without levels and without a scale, by the same kernels. Under `Autodiff` the gradient of the weight
+/// is one computation for all channels, summed in a fixed order.
+///
+/// # Shapes
+///
+/// - `x`: `[batch, channels, height, width]`, any `height, width >= 1`; the batch may be empty
+/// - `weight`: `[channels, 1, kernel_size, kernel_size]`
+/// - `bias`: `[channels]`
+/// - output: `[batch, channels, ceil(height / stride), ceil(width / stride)]`
+///
+/// All of one float dtype, on one device.
+///
+/// # Panics
+///
+/// Where [`try_depthwise_conv2d`] returns an error, with its message.
+pub fn depthwise_conv2d<B: WtConvBackend>(
+    x: Tensor<B, 4>,
+    weight: Tensor<B, 4>,
+    bias: Option<Tensor<B, 1>>,
+    stride: usize,
+) -> Tensor<B, 4> {
+    try_depthwise_conv2d(x, weight, bias, stride, None).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// [`depthwise_conv2d`] with errors instead of panics, and with a route that can be forced.
+///
+/// # Errors
+///
+/// If the arguments do not belong together, or if `forced` is [`RouteKind::Fused`] and the fused kernels do not take
+/// the call. A forced route never falls back.
+pub fn try_depthwise_conv2d<B: WtConvBackend>(
+    x: Tensor<B, 4>,
+    weight: Tensor<B, 4>,
+    bias: Option<Tensor<B, 1>>,
+    stride: usize,
+    forced: Option<RouteKind>,
+) -> Result<Tensor<B, 4>, WtConvError> {
+    check_depthwise_conv2d(&x, &weight, bias.as_ref(), stride)?;
+    call(x, weight, None, bias, stride, forced)
+}
+
+/// A call with arguments that belong together.
+fn call<B: WtConvBackend>(
+    x: Tensor<B, 4>,
+    filters: Tensor<B, 4>,
+    scales: Option<Tensor<B, 2>>,
+    bias: Option<Tensor<B, 1>>,
+    stride: usize,
+    forced: Option<RouteKind>,
+) -> Result<Tensor<B, 4>, WtConvError> {
     let route = resolve(B::route(&problem(&x, &filters, stride), &x.device()), forced)?;
     let float = TensorPrimitive::Float(B::wtconv2d(
         x.into_primitive().tensor(),
         filters.into_primitive().tensor(),
-        scales.into_primitive().tensor(),
+        scales.map(|scales| scales.into_primitive().tensor()),
         bias.map(|bias| bias.into_primitive().tensor()),
         stride,
         route,

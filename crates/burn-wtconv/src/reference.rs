@@ -25,8 +25,8 @@ mod haar;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, s};
 
-use crate::error::check_wtconv2d;
-use depthwise::{SamePadding, depthwise_conv2d, filter_gradient};
+use crate::error::{check_depthwise_conv2d, check_wtconv2d};
+use depthwise::{SamePadding, convolve, filter_gradient};
 
 /// Which parameters a gradient is wanted of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,18 +75,60 @@ pub fn wtconv2d<B: Backend>(
     bias: Option<Tensor<B, 1>>,
     stride: usize,
 ) -> Tensor<B, 4> {
-    check_wtconv2d(&x, &filters, &scales, bias.as_ref(), stride).unwrap_or_else(|error| panic!("{error}"));
+    check_wtconv2d(&x, &filters, Some(&scales), bias.as_ref(), stride)
+        .unwrap_or_else(|error| panic!("{error}"));
+    forward(x, filters, Some(scales), bias, stride)
+}
+
+/// Depthwise convolution by tensor ops: [`wtconv2d`] without levels and without a scale.
+///
+/// ```text
+/// y[b,c,i,j] = bias[c] + sum over ky,kx of weight[c,0,ky,kx] * x[b,c,i+ky-R,j+kx-R]      R = (kernel_size - 1) / 2
+/// ```
+///
+/// # Shapes
+///
+/// - `x`: `[batch, channels, height, width]`, any `height, width >= 1`
+/// - `weight`: `[channels, 1, kernel_size, kernel_size]`
+/// - `bias`: `[channels]`
+/// - output: `[batch, channels, ceil(height / stride), ceil(width / stride)]`
+///
+/// # Panics
+///
+/// If the shapes, dtypes or devices of the arguments do not belong together, or `stride` is 0; the message is that
+/// of [`WtConvError`](crate::WtConvError).
+pub fn depthwise_conv2d<B: Backend>(
+    x: Tensor<B, 4>,
+    weight: Tensor<B, 4>,
+    bias: Option<Tensor<B, 1>>,
+    stride: usize,
+) -> Tensor<B, 4> {
+    check_depthwise_conv2d(&x, &weight, bias.as_ref(), stride).unwrap_or_else(|error| panic!("{error}"));
+    forward(x, weight, None, bias, stride)
+}
+
+/// [`wtconv2d`] of checked arguments; the scales are 1 where there are none.
+pub(crate) fn forward<B: Backend>(
+    x: Tensor<B, 4>,
+    filters: Tensor<B, 4>,
+    scales: Option<Tensor<B, 2>>,
+    bias: Option<Tensor<B, 1>>,
+    stride: usize,
+) -> Tensor<B, 4> {
     let dtype = x.dtype();
     let [batch, channels, height, width] = x.dims();
     if batch == 0 {
         return empty_batch([channels, height.div_ceil(stride), width.div_ceil(stride)], &x);
     }
-    let (x, filters, scales) = (widened(x), widened(filters), widened(scales));
+    let (x, filters, scales) = (widened(x), widened(filters), scales.map(widened));
     let [_, _, kernel_size, _] = filters.dims();
 
     let base_bias = bias.map(|bias| {
-        let base_scale = flatten(scales.clone().slice(s![.., 0..1])).reshape([1, channels, 1, 1]);
-        widened(bias).reshape([1, channels, 1, 1]) * base_scale
+        let bias = widened(bias).reshape([1, channels, 1, 1]);
+        match &scales {
+            Some(scales) => bias * flatten(base_scales(scales)).reshape([1, channels, 1, 1]),
+            None => bias,
+        }
     });
     let y = operator(x, fold(filters, scales), SamePadding::new(kernel_size));
     let y = match base_bias {
@@ -101,12 +143,12 @@ pub fn wtconv2d<B: Backend>(
 /// # Shapes
 ///
 /// - `dy`: `[batch, channels, ceil(height / stride), ceil(width / stride)]`
-/// - `filters`, `scales`: as in [`wtconv2d`]
+/// - `filters`, `scales`: as in [`wtconv2d`]; without scales, of [`depthwise_conv2d`]
 /// - output: `[batch, channels, height, width]`
 pub fn input_gradient<B: Backend>(
     dy: Tensor<B, 4>,
     filters: Tensor<B, 4>,
-    scales: Tensor<B, 2>,
+    scales: Option<Tensor<B, 2>>,
     [height, width]: [usize; 2],
     stride: usize,
 ) -> Tensor<B, 4> {
@@ -115,7 +157,7 @@ pub fn input_gradient<B: Backend>(
     if batch == 0 {
         return empty_batch([channels, height, width], &dy);
     }
-    let (filters, scales) = (widened(filters), widened(scales));
+    let (filters, scales) = (widened(filters), scales.map(widened));
     let [_, _, kernel_size, _] = filters.dims();
     let dy = upsampled(widened(dy), [height, width], stride);
     operator(dy, fold(filters, scales).flip([2, 3]), SamePadding::new(kernel_size).adjoint()).cast(dtype)
@@ -128,12 +170,12 @@ pub fn input_gradient<B: Backend>(
 /// - `x`, `filters`, `scales`, `bias`: as in [`wtconv2d`]
 /// - `dy`: `[batch, channels, ceil(height / stride), ceil(width / stride)]`
 ///
-/// A bias gradient is returned only if there is a `bias`.
+/// Gradients of the scales and of the bias are returned only if there are `scales` and a `bias`.
 pub fn parameter_gradients<B: Backend>(
     x: Tensor<B, 4>,
     dy: Tensor<B, 4>,
     filters: Tensor<B, 4>,
-    scales: Tensor<B, 2>,
+    scales: Option<Tensor<B, 2>>,
     bias: Option<Tensor<B, 1>>,
     stride: usize,
     wanted: WantedGradients,
@@ -144,24 +186,27 @@ pub fn parameter_gradients<B: Backend>(
         // Not every backend sums over an empty axis.
         return ParameterGradients {
             filters: wanted.filters.then(|| filters.zeros_like()),
-            scales: wanted.scales.then(|| scales.zeros_like()),
+            scales: scales.filter(|_| wanted.scales).map(|scales| scales.zeros_like()),
             bias: bias.filter(|_| wanted.bias).map(|bias| bias.zeros_like()),
         };
     }
-    let (filters, scales, bias, dy) = (widened(filters), widened(scales), bias.map(widened), widened(dy));
+    let (filters, scales, bias, dy) = (widened(filters), scales.map(widened), bias.map(widened), widened(dy));
 
     // Both need the sum of the cotangent; zeros between its pixels would not change it.
     let sums = bias.is_some().then(|| dy.clone().swap_dims(0, 1).flatten::<2>(1, 3).sum_dim(1));
     let bias_gradient = sums.clone().filter(|_| wanted.bias).map(|sums| {
-        let base_scales = scales.clone().slice(s![.., 0..1]);
-        (base_scales * sums).reshape([channels]).cast(dtype)
+        let gradient = match &scales {
+            Some(scales) => base_scales(scales) * sums,
+            None => sums,
+        };
+        gradient.reshape([channels]).cast(dtype)
     });
     if !(wanted.filters || wanted.scales) {
         return ParameterGradients { filters: None, scales: None, bias: bias_gradient };
     }
 
     let folded = folded_filter_gradients(widened(x), dy, bands, kernel_size, stride);
-    let scale_gradients = wanted.scales.then(|| {
+    let scale_gradients = scales.as_ref().filter(|_| wanted.scales).map(|_| {
         let gradients = (filters * folded.clone()).reshape([channels, bands, kernel_size * kernel_size]);
         let gradients = gradients.sum_dim(2).reshape([channels, bands]);
         let gradients = match (sums, bias) {
@@ -216,7 +261,7 @@ fn operator<B: Backend>(x: Tensor<B, 4>, filters: Tensor<B, 4>, padding: SamePad
         let level_filters = filters.clone().slice(s![.., 1 + 4 * level..5 + 4 * level, .., ..]);
         let level_filters = level_filters.reshape([4 * channels, kernel_size, kernel_size]);
         extents.push([height, width]);
-        filtered.push(depthwise_conv2d(merge_subbands(subbands), level_filters, padding));
+        filtered.push(convolve(merge_subbands(subbands), level_filters, padding));
     }
 
     let mut carried = None;
@@ -224,7 +269,7 @@ fn operator<B: Backend>(x: Tensor<B, 4>, filters: Tensor<B, 4>, padding: SamePad
         carried = Some(haar::synthesis(subbands, carried, extent));
     }
 
-    let base = depthwise_conv2d(x, filters.slice(s![.., 0..1, .., ..]).squeeze_dim(1), padding);
+    let base = convolve(x, filters.slice(s![.., 0..1, .., ..]).squeeze_dim(1), padding);
     match carried {
         Some(carried) => base + carried,
         None => base,
@@ -238,9 +283,17 @@ fn empty_batch<B: Backend>([channels, height, width]: [usize; 3], like: &Tensor<
 }
 
 /// `filters * scales`, one scale a filter.
-fn fold<B: Backend>(filters: Tensor<B, 4>, scales: Tensor<B, 2>) -> Tensor<B, 4> {
-    let [channels, bands] = scales.dims();
-    filters * flatten(scales).reshape([channels, bands, 1, 1])
+fn fold<B: Backend>(filters: Tensor<B, 4>, scales: Option<Tensor<B, 2>>) -> Tensor<B, 4> {
+    let [channels, bands, _, _] = filters.dims();
+    match scales {
+        Some(scales) => filters * flatten(scales).reshape([channels, bands, 1, 1]),
+        None => filters,
+    }
+}
+
+/// The scales of the base filters, `[channels, 1]`.
+fn base_scales<B: Backend>(scales: &Tensor<B, 2>) -> Tensor<B, 2> {
+    scales.clone().slice(s![.., 0..1])
 }
 
 /// All elements in one axis, from which every reshape is right.

@@ -11,7 +11,7 @@ use burn::optim::{GradientsParams, Optimizer, SgdConfig};
 use burn::record::{BinBytesRecorder, FullPrecisionSettings, Recorder};
 use burn::tensor::{Distribution, Tensor, TensorData};
 use burn_wtconv::official::{OfficialError, OfficialScheme};
-use burn_wtconv::{Route, WtConv2d, WtConv2dConfig, WtConvError};
+use burn_wtconv::{DepthwiseConv2d, DepthwiseConv2dConfig, Route, WtConv2d, WtConv2dConfig, WtConvError};
 
 type B = Flex;
 
@@ -274,4 +274,32 @@ fn official_values_are_cast_to_the_backends_float() {
     let tensors = tensors.into_iter().map(|(name, data)| (name, data.convert::<f64>())).collect();
     let loaded = WtConv2d::<B>::from_official(&config, &tensors, &Default::default()).expect("a layer");
     assert_eq!(loaded.filters.to_data(), saved.filters.to_data());
+}
+
+#[test]
+fn a_depthwise_layer_takes_over_a_conv2d() {
+    for (kernel_size, stride) in [(7, 1), (3, 2)] {
+        let half = kernel_size / 2;
+        let conv = depthwise(6, kernel_size, stride, PaddingConfig2d::Explicit(half, half, half, half));
+        let x = image([2, 6, 13, 10]);
+        let expected = conv.forward(x.clone()).into_data();
+        let layer = DepthwiseConv2d::from_conv2d(conv).expect("a depthwise convolution");
+        assert_eq!((layer.channels(), layer.kernel_size(), layer.stride), (6, kernel_size, stride));
+        layer.forward(x).into_data().assert_approx_eq::<f32>(&expected, Default::default());
+    }
+    let conv = depthwise(6, 4, 1, PaddingConfig2d::Valid);
+    assert!(matches!(DepthwiseConv2d::from_conv2d(conv), Err(WtConvError::NotDepthwise { .. })));
+}
+
+#[test]
+fn a_depthwise_layer_is_a_module() {
+    let config = DepthwiseConv2dConfig::new(4, 7).with_bias(false);
+    let layer = config.init::<B>(&Default::default());
+    assert_eq!(
+        format!("{layer}"),
+        "DepthwiseConv2d {channels: 4, kernel_size: 7, stride: 1, bias: false, params: 196}"
+    );
+    layer.weight.to_data().assert_within_range(-1.0f32 / 7.0..1.0 / 7.0);
+    let error = DepthwiseConv2dConfig::new(4, 0).try_init::<B>(&Default::default()).expect_err("a refusal");
+    assert_eq!(error, WtConvError::Zero { what: "kernel_size" });
 }

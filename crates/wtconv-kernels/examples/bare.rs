@@ -191,7 +191,7 @@ mod bench {
             let (x_tensor, dy_tensor, out_tensor) = (tensor(&x_handle), tensor(&dy_handle), tensor(&out));
             let parameters = Parameters {
                 filters: &filters_handle,
-                scales: &scales_handle,
+                scales: Some(&scales_handle),
                 bias: Some(&bias_handle),
                 kernel_size,
                 levels,
@@ -275,7 +275,7 @@ mod bench {
                 let gradients = run_filters();
                 let taps = problem.filters() * kernel_size * kernel_size;
                 let dw = download(&self.client, &gradients.filters, dtype);
-                let ds = download(&self.client, &gradients.scales, dtype);
+                let ds = download(&self.client, gradients.scales.as_ref().expect("scales"), dtype);
                 let db = download(&self.client, &gradients.bias, dtype);
                 for c in [0, channels - 1] {
                     let mut sums = Gradients::zeros(kernel_size, levels);

@@ -34,8 +34,8 @@ pub struct Tensor<'a> {
 pub struct Parameters<'a> {
     /// `[channels, 1 + 4 levels, kernel_size, kernel_size]`.
     pub filters: &'a Handle,
-    /// `[channels, 1 + 4 levels]`.
-    pub scales: &'a Handle,
+    /// `[channels, 1 + 4 levels]`; all 1 where there are none.
+    pub scales: Option<&'a Handle>,
     /// `[channels]`.
     pub bias: Option<&'a Handle>,
     /// Side of the filters.
@@ -60,8 +60,8 @@ pub struct Output {
 pub struct FilterGradients {
     /// `[channels, 1 + 4 levels, kernel_size, kernel_size]`.
     pub filters: Handle,
-    /// `[channels, 1 + 4 levels]`.
-    pub scales: Handle,
+    /// `[channels, 1 + 4 levels]`, if there are scales.
+    pub scales: Option<Handle>,
     /// `[channels]`; meaningful whether or not there is a bias.
     pub bias: Handle,
 }
@@ -164,7 +164,7 @@ impl<'a, R: Runtime> Launcher<'a, R> {
         let filters = problem.channels * problem.filters();
         let gradients = FilterGradients {
             filters: self.client.empty(filters * problem.kernel_size.pow(2) * size),
-            scales: self.client.empty(filters * size),
+            scales: parameters.scales.map(|_| self.client.empty(filters * size)),
             bias: self.client.empty(problem.channels * size),
         };
         let inputs =
@@ -217,7 +217,7 @@ fn describe(
     let filters = channels * problem.filters();
     let sizes = [
         ("filters", Some(parameters.filters), filters * kernel_size * kernel_size),
-        ("scales", Some(parameters.scales), filters),
+        ("scales", parameters.scales, filters),
         ("biases", parameters.bias, channels),
     ];
     for (name, handle, expected) in sizes {
@@ -349,7 +349,7 @@ fn launch_operator<R: Runtime>(
             address(plan.wide_indices),
             array(x.handle, x.dtype),
             array(parameters.filters, parameters.dtype),
-            array(parameters.scales, parameters.dtype),
+            parameters.scales.map(|scales| array(scales, parameters.dtype)).into(),
             parameters.bias.map(|bias| array(bias, parameters.dtype)).into(),
             carried.as_ref().map(|(handle, _)| array(handle, Dtype::F32)).into(),
             array(y.handle, y.dtype),
@@ -420,10 +420,11 @@ fn launch_gradient<R: Runtime>(client: &ComputeClient<R>, plan: &GradientPlan, i
             address(plan.wide_indices),
             array(&partials, Dtype::F32),
             array(parameters.filters, parameters.dtype),
-            array(parameters.scales, parameters.dtype),
+            parameters.scales.map(|scales| array(scales, parameters.dtype)).into(),
             parameters.bias.map(|bias| array(bias, parameters.dtype)).into(),
             array(&gradients.filters, parameters.dtype),
-            array(&gradients.scales, parameters.dtype),
+            // Without scales nothing is written there.
+            array(gradients.scales.as_ref().unwrap_or(&gradients.filters), parameters.dtype),
             array(&gradients.bias, parameters.dtype),
             FilterBankLaunch::new(1 + 4 * parameters.levels, skipped),
             problem.channels,

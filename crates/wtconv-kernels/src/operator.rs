@@ -106,6 +106,13 @@ pub(crate) fn filter_index(bank: &FilterBank, channel: usize, filter: usize) -> 
     index
 }
 
+/// The scale of the filter at `index` of the parameter tensors: 1 where there are no scales.
+#[cube]
+pub(crate) fn scale_of<P: Float>(scales: &ComptimeOption<Array<P>>, index: usize) -> f32 {
+    let scale: ComptimeOption<P> = scales.as_ref().map(|scales| scales[index]);
+    f32::cast_from(scale.unwrap_or(P::new(1.0)))
+}
+
 /// The power of two that the unnormalised Haar steps leave to the filter `filter`: `4^-level`.
 #[cube]
 pub(crate) fn haar_norm(filter: usize) -> f32 {
@@ -119,7 +126,7 @@ pub(crate) fn haar_norm(filter: usize) -> f32 {
 pub(crate) fn operator<F: Float, P: Float>(
     x: &Array<F>,
     filters: &Array<P>,
-    scales: &Array<P>,
+    scales: &ComptimeOption<Array<P>>,
     bias: &ComptimeOption<Array<P>>,
     carried: &ComptimeOption<Array<f32>>,
     y: &mut Array<F>,
@@ -198,7 +205,7 @@ fn filter_of(slot: usize, #[comptime] kernel: OperatorKernel) -> (usize, usize) 
 #[cube]
 fn load_filters<P: Float>(
     filters: &Array<P>,
-    scales: &Array<P>,
+    scales: &ComptimeOption<Array<P>>,
     shared: &mut SharedMemory<f32>,
     unit: usize,
     channel: usize,
@@ -228,7 +235,7 @@ fn load_filters<P: Float>(
             let from = filter_index(bank, owner, filter);
             let source = if comptime!(kernel.rotate) { comptime!(taps - 1) - tap } else { tap };
             values[k] = f32::cast_from(filters[from * taps + source]);
-            factors[k] = f32::cast_from(scales[from]);
+            factors[k] = scale_of::<P>(scales, from);
         }
         #[unroll]
         for k in 0..together {
@@ -250,7 +257,7 @@ fn load_filters<P: Float>(
 fn convolve<P: Float>(
     shared: &SharedMemory<f32>,
     filters: &Array<P>,
-    scales: &Array<P>,
+    scales: &ComptimeOption<Array<P>>,
     origin: usize,
     pitch: usize,
     set: usize,
@@ -275,7 +282,7 @@ fn convolve<P: Float>(
         convolve_tile(shared, origin, pitch, &taps, sums, rows, layout);
     } else {
         let from = filter_index(bank, channel + set, filter);
-        let scale = f32::cast_from(scales[from]) * haar_norm(filter);
+        let scale = scale_of::<P>(scales, from) * haar_norm(filter);
         let first = from * comptime!(layout.kernel_size * layout.kernel_size);
         for ky in 0..kernel_size {
             let mut taps = Array::<f32>::new(kernel_size);
@@ -351,7 +358,7 @@ fn result_at(
 fn convolve_subbands<P: Float>(
     shared: &mut SharedMemory<f32>,
     filters: &Array<P>,
-    scales: &Array<P>,
+    scales: &ComptimeOption<Array<P>>,
     unit: usize,
     channel: usize,
     bank: &FilterBank,
@@ -599,7 +606,7 @@ fn carried_value(
 /// `s0 * bias` of `channel`, 0 without a bias.
 #[cube]
 fn scaled_bias<P: Float>(
-    scales: &Array<P>,
+    scales: &ComptimeOption<Array<P>>,
     bias: &ComptimeOption<Array<P>>,
     channel: usize,
     bank: &FilterBank,
@@ -607,9 +614,9 @@ fn scaled_bias<P: Float>(
 ) -> f32 {
     let mut value = 0.0f32;
     if comptime!(bias.is_some()) && channel < grid.channels {
-        let scale = f32::cast_from(scales[channel * bank.per_channel]);
         let bias: ComptimeOption<P> = bias.as_ref().map(|bias| bias[channel]);
-        value = f32::cast_from(bias.unwrap_or(P::new(0.0))) * scale;
+        value =
+            f32::cast_from(bias.unwrap_or(P::new(0.0))) * scale_of::<P>(scales, channel * bank.per_channel);
     }
     value
 }
@@ -619,7 +626,7 @@ fn scaled_bias<P: Float>(
 fn finish_tiles<F: Float, P: Float>(
     shared: &SharedMemory<f32>,
     filters: &Array<P>,
-    scales: &Array<P>,
+    scales: &ComptimeOption<Array<P>>,
     bias: &ComptimeOption<Array<P>>,
     y: &mut Array<F>,
     view: &View,
@@ -759,7 +766,7 @@ fn synthesise_tile(
 #[cube]
 fn finish_clipped<F: Float, P: Float>(
     shared: &mut SharedMemory<f32>,
-    scales: &Array<P>,
+    scales: &ComptimeOption<Array<P>>,
     bias: &ComptimeOption<Array<P>>,
     y: &mut Array<F>,
     view: &View,

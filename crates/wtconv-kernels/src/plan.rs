@@ -565,10 +565,13 @@ fn window_sides(extent: usize) -> impl Iterator<Item = usize> {
     shares.filter(|side| (32..=128).contains(side)).chain([64, 32, 16, 8, 4])
 }
 
-/// Samples loaded and outputs computed for one plane, up to a factor.
+/// Samples loaded and outputs computed for one plane, up to a factor. The ends of a loaded row lie in lines of device memory of
+/// which the window uses a part: of two windows of one area the wider one is faster.
 fn window_cost(problem: &Problem, layout: &Layout) -> usize {
+    /// Elements of a line, of which every loaded row wastes about one.
+    const LINE: usize = 32;
     let windows = problem.height.div_ceil(layout.height) * problem.width.div_ceil(layout.width);
-    let loaded = layout.blocks_y() * layout.blocks_x() * BLOCK * BLOCK;
+    let loaded = layout.blocks_y() * BLOCK * (layout.blocks_x() * BLOCK + LINE);
     let computed = layout.buffer_slots(0) * layout.base_rows * QUAD;
     windows * (loaded + 2 * computed)
 }

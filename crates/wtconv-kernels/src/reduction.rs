@@ -9,7 +9,7 @@
 
 use cubecl::prelude::*;
 
-use crate::operator::{FilterBank, filter_index, haar_norm};
+use crate::operator::{FilterBank, filter_index, haar_norm, scale_of};
 use crate::window::cube_index;
 
 /// Everything the reduction kernel is compiled for.
@@ -25,12 +25,12 @@ pub struct ReductionKernel {
     pub threads: usize,
 }
 
-/// One launch of the reduction kernel, one cube for each channel and filter.
+/// One launch of the reduction kernel, one cube for each channel and filter. Without scales `scales_gradient` is not written.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(crate) fn reduction<P: Float>(
     partials: &Array<f32>,
     filters: &Array<P>,
-    scales: &Array<P>,
+    scales: &ComptimeOption<Array<P>>,
     bias: &ComptimeOption<Array<P>>,
     filters_gradient: &mut Array<P>,
     scales_gradient: &mut Array<P>,
@@ -54,10 +54,11 @@ pub(crate) fn reduction<P: Float>(
     let filter = slot + comptime!(1 - kernel.base as usize);
     let norm = haar_norm(filter);
     let parameter = filter_index(&bank, channel, filter);
+    let has_scales = comptime!(scales.is_some());
     let mut product = 0.0f32;
     let mut scale = 0.0f32;
     if inside {
-        scale = f32::cast_from(scales[parameter]);
+        scale = scale_of::<P>(scales, parameter);
         let mut tap = unit;
         while tap < taps {
             let mut sum = 0.0f32;
@@ -87,6 +88,8 @@ pub(crate) fn reduction<P: Float>(
             let bias: ComptimeOption<P> = bias.as_ref().map(|bias| bias[channel]);
             sum += f32::cast_from(bias.unwrap_or(P::new(0.0))) * total;
         }
-        scales_gradient[parameter] = P::cast_from(sum);
+        if has_scales {
+            scales_gradient[parameter] = P::cast_from(sum);
+        }
     }
 }

@@ -15,6 +15,8 @@ pub enum Mixer {
     WtConv,
     /// A depthwise convolution, as in ConvNeXt.
     Depthwise,
+    /// The same by Burn's `Conv2d`, which is slow to train on a GPU: Burn 0.21 computes its gradient channel by channel.
+    Conv2d,
 }
 
 impl fmt::Display for Mixer {
@@ -22,6 +24,7 @@ impl fmt::Display for Mixer {
         f.write_str(match self {
             Self::WtConv => "wavelet convolution",
             Self::Depthwise => "depthwise convolution",
+            Self::Conv2d => "depthwise convolution by Burn's Conv2d",
         })
     }
 }
@@ -45,7 +48,7 @@ pub struct WtConvNextConfig {
     /// Side of the filters of each stage's mixing layers.
     #[config(default = "[5, 5, 5, 5]")]
     pub kernel_sizes: [usize; 4],
-    /// Wavelet levels of each stage. Not used by [`Mixer::Depthwise`].
+    /// Wavelet levels of each stage. Used by [`Mixer::WtConv`] only.
     #[config(default = "[5, 4, 3, 2]")]
     pub levels: [usize; 4],
     /// Mixing layer of every block.
@@ -160,7 +163,7 @@ impl WtConvNextConfig {
             at_least_one(format!("depths[{stage}]"), self.depths[stage])?;
             at_least_one(format!("dims[{stage}]"), self.dims[stage])?;
             at_least_one(format!("kernel_sizes[{stage}]"), self.kernel_sizes[stage])?;
-            if self.mixer == Mixer::Depthwise && self.kernel_sizes[stage].is_multiple_of(2) {
+            if self.mixer == Mixer::Conv2d && self.kernel_sizes[stage].is_multiple_of(2) {
                 return Err(ConfigError::EvenKernel { stage, kernel_size: self.kernel_sizes[stage] });
             }
         }
@@ -205,8 +208,8 @@ pub enum ConfigError {
         /// The field, with the stage's index where it has one.
         field: String,
     },
-    /// A depthwise convolution with an even kernel has no centre.
-    #[error("`kernel_sizes[{stage}]` must be odd for a depthwise convolution, got {kernel_size}")]
+    /// Burn's convolution pads evenly, which an even filter has no centre for.
+    #[error("`kernel_sizes[{stage}]` must be odd for Burn's convolution, got {kernel_size}")]
     EvenKernel {
         /// The stage's index.
         stage: usize,
@@ -280,8 +283,8 @@ mod tests {
             (config.clone().with_dims([8, 8, 8, 0]), "`dims[3]` must be at least 1, got 0"),
             (config.clone().with_kernel_sizes([0, 5, 5, 5]), "`kernel_sizes[0]` must be at least 1, got 0"),
             (
-                WtConvNextConfig::convnext_tiny(10).with_kernel_sizes([7, 7, 4, 7]),
-                "`kernel_sizes[2]` must be odd for a depthwise convolution, got 4",
+                WtConvNextConfig::convnext_tiny(10).with_mixer(Mixer::Conv2d).with_kernel_sizes([7, 7, 4, 7]),
+                "`kernel_sizes[2]` must be odd for Burn's convolution, got 4",
             ),
             (
                 config.clone().with_drop_path_rate(1.0),

@@ -10,7 +10,8 @@ use burn::tensor::backend::Backend;
 /// Every LayerNorm of the model; PyTorch's default would be 1e-5.
 pub(crate) const LAYER_NORM_EPSILON: f64 = 1e-6;
 
-const WEIGHTS: Initializer = Initializer::Normal { mean: 0.0, std: 0.02 };
+/// Weights of convolutions and linear layers.
+pub(crate) const WEIGHTS: Initializer = Initializer::Normal { mean: 0.0, std: 0.02 };
 
 pub(crate) fn conv2d<B: Backend>(config: Conv2dConfig, device: &B::Device) -> Conv2d<B> {
     let channels_out = config.channels[1];

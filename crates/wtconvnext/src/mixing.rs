@@ -1,9 +1,9 @@
-use burn::module::Module;
+use burn::module::{Initializer, Module};
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn_wtconv::{WtConv2d, WtConv2dConfig, WtConvBackend};
+use burn_wtconv::{DepthwiseConv2d, WtConv2d, WtConv2dConfig, WtConvBackend};
 
 use crate::{ConfigError, Mixer, WtConvNextConfig, init};
 
@@ -12,8 +12,10 @@ use crate::{ConfigError, Mixer, WtConvNextConfig, init};
 pub enum Mixing<B: Backend> {
     /// A wavelet convolution.
     WtConv(WtConv2d<B>),
-    /// A depthwise convolution.
-    Depthwise(Conv2d<B>),
+    /// A depthwise convolution by the kernels of the wavelet convolution.
+    Depthwise(DepthwiseConv2d<B>),
+    /// Burn's depthwise convolution.
+    Conv2d(Conv2d<B>),
 }
 
 impl<B: Backend> Mixing<B> {
@@ -32,12 +34,17 @@ impl<B: Backend> Mixing<B> {
                     .try_init(device)
                     .map_err(|source| ConfigError::WtConv { stage, source })?,
             ),
-            Mixer::Depthwise => {
+            Mixer::Depthwise => Self::Depthwise(DepthwiseConv2d {
+                weight: init::WEIGHTS.init([channels, 1, kernel_size, kernel_size], device),
+                bias: Some(Initializer::Zeros.init([channels], device)),
+                stride: 1,
+            }),
+            Mixer::Conv2d => {
                 let half = kernel_size / 2;
                 let conv = Conv2dConfig::new([channels, channels], [kernel_size, kernel_size])
                     .with_groups(channels)
                     .with_padding(PaddingConfig2d::Explicit(half, half, half, half));
-                Self::Depthwise(init::conv2d(conv, device))
+                Self::Conv2d(init::conv2d(conv, device))
             }
         })
     }
@@ -54,6 +61,7 @@ impl<B: WtConvBackend> Mixing<B> {
         match self {
             Self::WtConv(layer) => layer.forward(x),
             Self::Depthwise(layer) => layer.forward(x),
+            Self::Conv2d(conv) => conv.forward(x),
         }
     }
 }

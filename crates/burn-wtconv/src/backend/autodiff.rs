@@ -22,7 +22,7 @@ impl<B: WtConvBackend, C: CheckpointStrategy> WtConvBackend for Autodiff<B, C> {
     fn wtconv2d(
         x: FloatTensor<Self>,
         filters: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
+        scales: Option<FloatTensor<Self>>,
         bias: Option<FloatTensor<Self>>,
         stride: usize,
         route: RouteKind,
@@ -30,15 +30,17 @@ impl<B: WtConvBackend, C: CheckpointStrategy> WtConvBackend for Autodiff<B, C> {
         let y = B::wtconv2d(
             x.primitive.clone(),
             filters.primitive.clone(),
-            scales.primitive.clone(),
+            scales.as_ref().map(|scales| scales.primitive.clone()),
             bias.as_ref().map(|bias| bias.primitive.clone()),
             stride,
             route,
         );
-        let backward = WtConv2dBackward { stride, route };
-        match bias {
-            Some(bias) => register::<B, C, 4>(backward, [x, filters, scales, bias], y),
-            None => register::<B, C, 3>(backward, [x, filters, scales], y),
+        let backward = WtConv2dBackward { stride, route, scaled: scales.is_some() };
+        match (scales, bias) {
+            (Some(scales), Some(bias)) => register::<B, C, 4>(backward, [x, filters, scales, bias], y),
+            (Some(scales), None) => register::<B, C, 3>(backward, [x, filters, scales], y),
+            (None, Some(bias)) => register::<B, C, 3>(backward, [x, filters, bias], y),
+            (None, None) => register::<B, C, 2>(backward, [x, filters], y),
         }
     }
 }
@@ -47,6 +49,8 @@ impl<B: WtConvBackend, C: CheckpointStrategy> WtConvBackend for Autodiff<B, C> {
 struct WtConv2dBackward {
     stride: usize,
     route: RouteKind,
+    /// Whether the third parent is the scales.
+    scaled: bool,
 }
 
 /// What the backward needs: the tensors themselves stay with their own nodes.
@@ -57,12 +61,12 @@ struct State {
     /// Kept only if a parameter is tracked.
     x: Option<NodeId>,
     filters: NodeId,
-    scales: NodeId,
+    scales: Option<NodeId>,
     /// Kept only if a parameter is tracked.
     bias: Option<NodeId>,
 }
 
-/// Enters `y` into the graph. `arguments` are `x, filters, scales` and, if `N` is 4, `bias`.
+/// Enters `y` into the graph. `arguments` are `x, filters`, then `scales` and `bias` as far as there are any.
 fn register<B: WtConvBackend, C: CheckpointStrategy, const N: usize>(
     backward: WtConv2dBackward,
     arguments: [FloatTensor<Autodiff<B, C>>; N],
@@ -77,12 +81,15 @@ where
         OpsKind::Tracked(mut prep) => {
             let [_, _, height, width] = arguments[0].primitive.shape().dims();
             let parameters_tracked = arguments[1..].iter().any(|parameter| parameter.is_tracked());
+            let mut others = arguments[2..].iter();
+            let scales = if backward.scaled { others.next() } else { None };
+            let bias = others.next();
             let state = State {
                 extent: [height, width],
                 x: parameters_tracked.then(|| prep.checkpoint(&arguments[0])),
                 filters: prep.checkpoint(&arguments[1]),
-                scales: prep.checkpoint(&arguments[2]),
-                bias: arguments.get(3).filter(|_| parameters_tracked).map(|bias| prep.checkpoint(bias)),
+                scales: scales.map(|scales| prep.checkpoint(scales)),
+                bias: bias.filter(|_| parameters_tracked).map(|bias| prep.checkpoint(bias)),
             };
             prep.finish(state, y)
         }
@@ -98,13 +105,15 @@ macro_rules! impl_backward {
                 let dy = grads.consume::<B>(&ops.node);
                 let state = ops.state;
                 let mut retrieve = |node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node);
-                let (filters, scales) = (retrieve(state.filters), retrieve(state.scales));
-                let (x, bias) = (state.x.map(&mut retrieve), state.bias.map(&mut retrieve));
+                let filters = retrieve(state.filters);
+                let [x, scales, bias] =
+                    [state.x, state.scales, state.bias].map(|node| node.map(&mut retrieve));
 
                 let mut targets = ops.parents.into_iter().map(|parent| parent.map(|node| node.id));
                 let mut target = || targets.next().flatten();
-                let (x_target, filters_target, scales_target, bias_target) =
-                    (target(), target(), target(), target());
+                let (x_target, filters_target) = (target(), target());
+                let scales_target = if self.scaled { target() } else { None };
+                let bias_target = target();
 
                 if let Some(target) = x_target {
                     let gradient = B::wtconv2d_input_gradient(
@@ -149,5 +158,6 @@ macro_rules! impl_backward {
     };
 }
 
+impl_backward!(2);
 impl_backward!(3);
 impl_backward!(4);

@@ -34,7 +34,7 @@ where
     fn wtconv2d(
         x: FloatTensor<Self>,
         filters: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
+        scales: Option<FloatTensor<Self>>,
         bias: Option<FloatTensor<Self>>,
         stride: usize,
         route: RouteKind,
@@ -53,7 +53,7 @@ where
     fn wtconv2d_input_gradient(
         dy: FloatTensor<Self>,
         filters: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
+        scales: Option<FloatTensor<Self>>,
         extent: [usize; 2],
         stride: usize,
         route: RouteKind,
@@ -70,7 +70,7 @@ where
         x: FloatTensor<Self>,
         dy: FloatTensor<Self>,
         filters: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
+        scales: Option<FloatTensor<Self>>,
         bias: Option<FloatTensor<Self>>,
         stride: usize,
         wanted: WantedGradients,
@@ -98,7 +98,12 @@ where
         };
         ParameterGradientPrimitives {
             filters: wanted.filters.then(|| like(&parameters.filters, gradients.filters)),
-            scales: wanted.scales.then(|| like(&parameters.scales, gradients.scales)),
+            scales: parameters
+                .scales
+                .as_ref()
+                .zip(gradients.scales)
+                .filter(|_| wanted.scales)
+                .map(|(scales, gradient)| like(scales, gradient)),
             bias: parameters
                 .bias
                 .as_ref()
@@ -168,15 +173,15 @@ fn launch_strided<R: CubeRuntime>(
 /// The parameters as the kernels want them.
 struct Contiguous<R: CubeRuntime> {
     filters: CubeTensor<R>,
-    scales: CubeTensor<R>,
+    scales: Option<CubeTensor<R>>,
     bias: Option<CubeTensor<R>>,
 }
 
 impl<R: CubeRuntime> Contiguous<R> {
-    fn new(filters: CubeTensor<R>, scales: CubeTensor<R>, bias: Option<CubeTensor<R>>) -> Self {
+    fn new(filters: CubeTensor<R>, scales: Option<CubeTensor<R>>, bias: Option<CubeTensor<R>>) -> Self {
         Self {
             filters: into_contiguous(filters),
-            scales: into_contiguous(scales),
+            scales: scales.map(into_contiguous),
             bias: bias.map(into_contiguous),
         }
     }
@@ -185,7 +190,7 @@ impl<R: CubeRuntime> Contiguous<R> {
         let [_, bands, kernel_size, _] = self.filters.meta.shape().dims();
         Parameters {
             filters: &self.filters.handle,
-            scales: &self.scales.handle,
+            scales: self.scales.as_ref().map(|scales| &scales.handle),
             bias: self.bias.as_ref().map(|bias| &bias.handle),
             kernel_size,
             levels: bands / 4,

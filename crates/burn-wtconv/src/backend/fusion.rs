@@ -23,7 +23,7 @@ impl<B: FusionBackend + WtConvBackend> WtConvBackend for Fusion<B> {
     fn wtconv2d(
         x: FloatTensor<Self>,
         filters: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
+        scales: Option<FloatTensor<Self>>,
         bias: Option<FloatTensor<Self>>,
         stride: usize,
         route: RouteKind,
@@ -34,10 +34,12 @@ impl<B: FusionBackend + WtConvBackend> WtConvBackend for Fusion<B> {
         let [batch, channels, height, width] = x.shape().dims();
         let shape = Shape::new([batch, channels, height.div_ceil(stride), width.div_ceil(stride)]);
         let outputs = vec![(shape, x.dtype())];
-        let inputs = [x, filters, scales].into_iter().chain(bias);
+        let scaled = scales.is_some();
+        let inputs = [x, filters].into_iter().chain(scales).chain(bias);
         register::<B>("wtconv2d", inputs, outputs, move |desc, handles| {
             let mut inputs = desc.inputs.iter().map(|input| handles.get_float_tensor::<B>(input));
-            let [x, filters, scales] = first(&mut inputs);
+            let [x, filters] = first(&mut inputs);
+            let scales = if scaled { inputs.next() } else { None };
             let y = B::wtconv2d(x, filters, scales, inputs.next(), stride, route);
             drop(inputs);
             handles.register_float_tensor::<B>(&desc.outputs[0].id, y);
@@ -48,7 +50,7 @@ impl<B: FusionBackend + WtConvBackend> WtConvBackend for Fusion<B> {
     fn wtconv2d_input_gradient(
         dy: FloatTensor<Self>,
         filters: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
+        scales: Option<FloatTensor<Self>>,
         extent: [usize; 2],
         stride: usize,
         route: RouteKind,
@@ -58,9 +60,11 @@ impl<B: FusionBackend + WtConvBackend> WtConvBackend for Fusion<B> {
         }
         let [batch, channels, _, _] = dy.shape().dims();
         let outputs = vec![(Shape::new([batch, channels, extent[0], extent[1]]), dy.dtype())];
-        register::<B>("wtconv2d_input_gradient", [dy, filters, scales], outputs, move |desc, handles| {
+        let inputs = [dy, filters].into_iter().chain(scales);
+        register::<B>("wtconv2d_input_gradient", inputs, outputs, move |desc, handles| {
             let mut inputs = desc.inputs.iter().map(|input| handles.get_float_tensor::<B>(input));
-            let [dy, filters, scales] = first(&mut inputs);
+            let [dy, filters] = first(&mut inputs);
+            let scales = inputs.next();
             drop(inputs);
             let dx = B::wtconv2d_input_gradient(dy, filters, scales, extent, stride, route);
             handles.register_float_tensor::<B>(&desc.outputs[0].id, dx);
@@ -72,7 +76,7 @@ impl<B: FusionBackend + WtConvBackend> WtConvBackend for Fusion<B> {
         x: FloatTensor<Self>,
         dy: FloatTensor<Self>,
         filters: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
+        scales: Option<FloatTensor<Self>>,
         bias: Option<FloatTensor<Self>>,
         stride: usize,
         wanted: WantedGradients,
@@ -81,20 +85,25 @@ impl<B: FusionBackend + WtConvBackend> WtConvBackend for Fusion<B> {
         if route == RouteKind::TensorOps {
             return tensor_ops::parameter_gradients::<Self>(x, dy, filters, scales, bias, stride, wanted);
         }
-        let wanted = WantedGradients { bias: wanted.bias && bias.is_some(), ..wanted };
-        let mut outputs = Vec::new();
-        if wanted.filters {
-            outputs.push((filters.shape(), filters.dtype()));
-        }
-        if wanted.scales {
-            outputs.push((scales.shape(), scales.dtype()));
-        }
-        outputs.extend(bias.as_ref().filter(|_| wanted.bias).map(|bias| (bias.shape(), bias.dtype())));
-        let inputs = [x, dy, filters, scales].into_iter().chain(bias);
+        let scaled = scales.is_some();
+        let wanted = WantedGradients {
+            filters: wanted.filters,
+            scales: wanted.scales && scaled,
+            bias: wanted.bias && bias.is_some(),
+        };
+        let outputs = [
+            Some(&filters).filter(|_| wanted.filters),
+            scales.as_ref().filter(|_| wanted.scales),
+            bias.as_ref().filter(|_| wanted.bias),
+        ];
+        let outputs = outputs.into_iter().flatten().map(|parameter| (parameter.shape(), parameter.dtype()));
+        let outputs = outputs.collect();
+        let inputs = [x, dy, filters].into_iter().chain(scales).chain(bias);
         let id = "wtconv2d_parameter_gradients";
         let outputs = register::<B>(id, inputs, outputs, move |desc, handles| {
             let mut inputs = desc.inputs.iter().map(|input| handles.get_float_tensor::<B>(input));
-            let [x, dy, filters, scales] = first(&mut inputs);
+            let [x, dy, filters] = first(&mut inputs);
+            let scales = if scaled { inputs.next() } else { None };
             let bias = inputs.next();
             drop(inputs);
             let gradients =

@@ -10,14 +10,14 @@ use crate::reference::{self, WantedGradients};
 pub(super) fn forward<B: Backend>(
     x: FloatTensor<B>,
     filters: FloatTensor<B>,
-    scales: FloatTensor<B>,
+    scales: Option<FloatTensor<B>>,
     bias: Option<FloatTensor<B>>,
     stride: usize,
 ) -> FloatTensor<B> {
-    into_float(reference::wtconv2d::<B>(
+    into_float(reference::forward::<B>(
         from_float(x),
         from_float(filters),
-        from_float(scales),
+        scales.map(from_float),
         bias.map(from_float),
         stride,
     ))
@@ -26,14 +26,14 @@ pub(super) fn forward<B: Backend>(
 pub(super) fn input_gradient<B: Backend>(
     dy: FloatTensor<B>,
     filters: FloatTensor<B>,
-    scales: FloatTensor<B>,
+    scales: Option<FloatTensor<B>>,
     extent: [usize; 2],
     stride: usize,
 ) -> FloatTensor<B> {
     into_float(reference::input_gradient::<B>(
         from_float(dy),
         from_float(filters),
-        from_float(scales),
+        scales.map(from_float),
         extent,
         stride,
     ))
@@ -43,7 +43,7 @@ pub(super) fn parameter_gradients<B: Backend>(
     x: FloatTensor<B>,
     dy: FloatTensor<B>,
     filters: FloatTensor<B>,
-    scales: FloatTensor<B>,
+    scales: Option<FloatTensor<B>>,
     bias: Option<FloatTensor<B>>,
     stride: usize,
     wanted: WantedGradients,
@@ -52,7 +52,7 @@ pub(super) fn parameter_gradients<B: Backend>(
         from_float(x),
         from_float(dy),
         from_float(filters),
-        from_float(scales),
+        scales.map(from_float),
         bias.map(from_float),
         stride,
         wanted,

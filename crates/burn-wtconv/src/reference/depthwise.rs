@@ -57,7 +57,7 @@ fn channels_are_cheap<B: Backend>(device: &B::Device) -> bool {
 /// - `x`: `[batch, channels, height, width]`
 /// - `filters`: `[channels, kernel_size, kernel_size]`
 /// - output: as `x`
-pub(super) fn depthwise_conv2d<B: Backend>(
+pub(super) fn convolve<B: Backend>(
     x: Tensor<B, 4>,
     filters: Tensor<B, 3>,
     padding: SamePadding,
@@ -104,7 +104,7 @@ fn column_shifts<B: Backend>(x: Tensor<B, 4>, kernel_size: usize, padding: SameP
     Tensor::stack(shifts.collect(), 2)
 }
 
-/// Gradient of the filters of [`depthwise_conv2d`]:
+/// Gradient of the filters of [`convolve`]:
 /// `dw[c,ky,kx] = sum over b,i,j of dy[b,c,i,j] * x[b,c,i+ky-before,j+kx-before]`.
 ///
 /// # Shapes

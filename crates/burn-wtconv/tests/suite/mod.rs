@@ -5,12 +5,14 @@
 
 mod agreement;
 mod autodiff_contract;
+mod depthwise;
 mod layouts;
 mod tensors;
 mod validation;
 
 pub use agreement::*;
 pub use autodiff_contract::*;
+pub use depthwise::*;
 pub use layouts::*;
 pub use tensors::{Precision, the_device_answers};
 pub use validation::*;
@@ -30,6 +32,10 @@ macro_rules! suite {
             no_levels_is_a_scaled_depthwise_convolution,
             integers_are_exact,
             interleaved_configurations_do_not_mix,
+            depthwise_convolutions_agree_with_the_oracle,
+            every_mix_of_tracked_depthwise_arguments_agrees,
+            a_depthwise_convolution_of_integers_is_exact,
+            depthwise_arguments_are_refused_in_words,
             channels_last_views_agree,
             slices_at_odd_offsets_agree,
             expanded_inputs_agree,

@@ -312,7 +312,7 @@ impl Buffers {
     pub fn parameters(&self, case: &Case) -> Parameters<'_> {
         Parameters {
             filters: &self.filters,
-            scales: &self.scales,
+            scales: Some(&self.scales),
             bias: self.bias.as_ref(),
             kernel_size: case.kernel_size,
             levels: case.levels,
@@ -356,6 +356,7 @@ pub fn run_gradient(data: &Data) -> [Vec<f64>; 3] {
         .launcher(case)
         .filter_gradient(&x, &dy, &buffers.parameters(case))
         .unwrap_or_else(|refusal| panic!("{case:?}: {refusal}"));
+    let scales = scales.expect("gradients of scales");
     [filters, scales, bias].map(|handle| download(&buffers.client, &handle, case.dtype))
 }
 

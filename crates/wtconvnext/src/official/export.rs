@@ -2,7 +2,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use burn::module::{Module, Param};
-use burn::nn::conv::Conv2d;
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
@@ -73,9 +72,14 @@ impl Export {
 impl<B: Backend> Visitor<B> for Export {
     type Error = ExportError;
 
-    fn conv2d(&mut self, name: &str, conv: &mut Conv2d<B>) -> Result<(), ExportError> {
-        self.param(format!("{name}.weight"), &conv.weight);
-        if let Some(bias) = &conv.bias {
+    fn conv2d(
+        &mut self,
+        name: &str,
+        weight: &mut Param<Tensor<B, 4>>,
+        bias: &mut Option<Param<Tensor<B, 1>>>,
+    ) -> Result<(), ExportError> {
+        self.param(format!("{name}.weight"), weight);
+        if let Some(bias) = bias {
             self.param(format!("{name}.bias"), bias);
         }
         Ok(())

@@ -3,7 +3,6 @@ use std::fmt;
 use std::path::Path;
 
 use burn::module::{Module, Param};
-use burn::nn::conv::Conv2d;
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
@@ -78,7 +77,7 @@ pub fn load_official<B: Backend>(
     let skipped = skip(config, &mut checkpoint)?;
     let scheme = match config.mixer {
         Mixer::WtConv => keys::detect_scheme(checkpoint.tensors.keys()),
-        Mixer::Depthwise => None,
+        Mixer::Depthwise | Mixer::Conv2d => None,
     };
     let shapes = keys::shapes(&mut model, scheme.unwrap_or(OfficialScheme::Modules));
     compare(path, &shapes, &checkpoint)?;
@@ -174,9 +173,14 @@ impl<B: Backend> Import<'_, B> {
 impl<B: Backend> Visitor<B> for Import<'_, B> {
     type Error = ImportError;
 
-    fn conv2d(&mut self, name: &str, conv: &mut Conv2d<B>) -> Result<(), ImportError> {
-        conv.weight = self.param(&format!("{name}.weight"))?;
-        if let Some(bias) = &mut conv.bias {
+    fn conv2d(
+        &mut self,
+        name: &str,
+        weight: &mut Param<Tensor<B, 4>>,
+        bias: &mut Option<Param<Tensor<B, 1>>>,
+    ) -> Result<(), ImportError> {
+        *weight = self.param(&format!("{name}.weight"))?;
+        if let Some(bias) = bias {
             *bias = self.param(&format!("{name}.bias"))?;
         }
         Ok(())

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use burn::module::Param;
-use burn::nn::conv::Conv2d;
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -18,7 +17,12 @@ pub(super) trait Visitor<B: Backend> {
     type Error;
 
     /// `NAME.weight` and `NAME.bias`.
-    fn conv2d(&mut self, name: &str, conv: &mut Conv2d<B>) -> Result<(), Self::Error>;
+    fn conv2d(
+        &mut self,
+        name: &str,
+        weight: &mut Param<Tensor<B, 4>>,
+        bias: &mut Option<Param<Tensor<B, 1>>>,
+    ) -> Result<(), Self::Error>;
     /// `NAME.weight`, transposed, and `NAME.bias`.
     fn linear(&mut self, name: &str, linear: &mut Linear<B>) -> Result<(), Self::Error>;
     /// `NAME.weight` and `NAME.bias`.
@@ -34,19 +38,24 @@ pub(super) fn visit<B: Backend, V: Visitor<B>>(
     model: &mut WtConvNext<B>,
     visitor: &mut V,
 ) -> Result<(), V::Error> {
-    visitor.conv2d("stem.0", &mut model.stem.conv)?;
+    let stem = &mut model.stem.conv;
+    visitor.conv2d("stem.0", &mut stem.weight, &mut stem.bias)?;
     visitor.layer_norm("stem.1", &mut model.stem.norm.norm)?;
     for (s, stage) in model.stages.iter_mut().enumerate() {
         if let Some(downsample) = &mut stage.downsample {
             visitor.layer_norm(&format!("stages.{s}.downsample.0"), &mut downsample.norm.norm)?;
-            visitor.conv2d(&format!("stages.{s}.downsample.1"), &mut downsample.conv)?;
+            let conv = &mut downsample.conv;
+            visitor.conv2d(&format!("stages.{s}.downsample.1"), &mut conv.weight, &mut conv.bias)?;
         }
         for (b, block) in stage.blocks.iter_mut().enumerate() {
             let name = |part: &str| format!("stages.{s}.blocks.{b}.{part}");
             visitor.vector(&name("gamma"), &mut block.gamma)?;
             match &mut block.mixing {
                 Mixing::WtConv(layer) => visitor.wtconv(&name("conv_dw"), layer)?,
-                Mixing::Depthwise(conv) => visitor.conv2d(&name("conv_dw"), conv)?,
+                Mixing::Depthwise(layer) => {
+                    visitor.conv2d(&name("conv_dw"), &mut layer.weight, &mut layer.bias)?
+                }
+                Mixing::Conv2d(conv) => visitor.conv2d(&name("conv_dw"), &mut conv.weight, &mut conv.bias)?,
             }
             visitor.layer_norm(&name("norm"), &mut block.norm)?;
             visitor.linear(&name("mlp.fc1"), &mut block.mlp.fc1)?;
@@ -111,9 +120,14 @@ impl Shapes {
 impl<B: Backend> Visitor<B> for Shapes {
     type Error = Infallible;
 
-    fn conv2d(&mut self, name: &str, conv: &mut Conv2d<B>) -> Result<(), Infallible> {
-        self.param(format!("{name}.weight"), &conv.weight);
-        if let Some(bias) = &conv.bias {
+    fn conv2d(
+        &mut self,
+        name: &str,
+        weight: &mut Param<Tensor<B, 4>>,
+        bias: &mut Option<Param<Tensor<B, 1>>>,
+    ) -> Result<(), Infallible> {
+        self.param(format!("{name}.weight"), weight);
+        if let Some(bias) = bias {
             self.param(format!("{name}.bias"), bias);
         }
         Ok(())
