@@ -101,8 +101,7 @@ fn resume_command(program: &OsStr, folder: &Path) -> String {
 /// `text` as one word of a POSIX shell.
 fn quoted(text: &OsStr) -> String {
     let text = text.to_string_lossy();
-    let plain =
-        |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%\\".contains(c) && (c != '\\' || cfg!(windows));
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         text.into_owned()
     } else {

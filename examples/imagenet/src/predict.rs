@@ -48,7 +48,8 @@ pub type Prediction = Vec<(String, f32)>;
 ///
 /// # Errors
 ///
-/// Any [`Error`] of the checkpoint, the backend or a folder without images; [`Error::Predict`] at the end if some images could not be read.
+/// Any [`Error`] of the checkpoint, the backend or a folder without images; [`Error::Predict`] at the end if some images could
+/// not be read.
 pub fn run(args: PredictArgs) -> Result<(), Error> {
     args.backend.check()?;
     let images = files(&args.images)?;

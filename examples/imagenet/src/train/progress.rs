@@ -119,7 +119,7 @@ impl Position {
     }
 }
 
-/// Lines for logs and pipes, of at most 120 columns.
+/// Lines for logs and pipes; they fit in 120 columns.
 struct PlainLines {
     last: Instant,
 }
