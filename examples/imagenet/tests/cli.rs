@@ -48,7 +48,10 @@ fn train_evaluate_predict() {
     let last = text.lines().last().unwrap();
     let accuracy: f64 = last.strip_prefix("val accuracy: ").unwrap().parse().unwrap();
     assert!(accuracy >= 0.9, "colours are told apart: {text}");
-    assert_eq!(text.lines().filter(|line| line.starts_with("epoch ")).count(), 12, "{text}");
+    // A slow machine prints lines within epochs too.
+    let ends_epoch = |line: &&str| line.starts_with("epoch ") && line.contains("val loss");
+    assert_eq!(text.lines().filter(ends_epoch).count(), 12, "{text}");
+    assert!(text.lines().filter(|line| line.starts_with("epoch ")).all(|line| line.len() <= 120), "{text}");
     assert!(root.join("runs/wtconvnext-micro-data/config.toml").is_file());
 
     // A second run in the same folder is refused, a complete run is resumed at once.
