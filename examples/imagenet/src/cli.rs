@@ -1,10 +1,15 @@
 //! The commands and how they end.
 
 use burn::train::Interrupter;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
+use crate::config::with_default_help;
 use crate::error::Error;
 use crate::evaluate::{self, EvaluateArgs};
 use crate::predict::{self, PredictArgs};
@@ -35,16 +40,12 @@ pub enum Command {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let matches = command().get_matches();
+    init_log();
+    let result = match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command {
         Command::Train(args) => train(*args),
-        Command::Evaluate(args) => {
-            init_log(None);
-            evaluate::run(args).map(|()| ExitCode::SUCCESS)
-        }
-        Command::Predict(args) => {
-            init_log(None);
-            predict::run(args).map(|()| ExitCode::SUCCESS)
-        }
+        Command::Evaluate(args) => evaluate::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Predict(args) => predict::run(args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");
@@ -52,19 +53,20 @@ pub fn main() -> ExitCode {
     })
 }
 
+/// The command line, with the defaults of `train` in its help.
+fn command() -> clap::Command {
+    Cli::command().mut_subcommand("train", with_default_help)
+}
+
 fn train(args: TrainArgs) -> Result<ExitCode, Error> {
-    let dashboard = Display::wants_dashboard();
-    if !dashboard {
-        init_log(None);
-    }
     let prepared = Prepared::new(args)?;
     let folder = prepared.folder().to_path_buf();
-    if dashboard {
+    if Display::wants_dashboard() {
         let io_error = |source| Error::Io { path: folder.clone(), source };
         std::fs::create_dir_all(&folder).map_err(io_error)?;
-        init_log(Some(
-            File::options().create(true).append(true).open(folder.join("train.log")).map_err(io_error)?,
-        ));
+        let file = File::options().create(true).append(true).open(folder.join("train.log"));
+        // There is one training in a process.
+        let _ = LOG_FILE.set(file.map_err(io_error)?);
     }
     let interrupter = Interrupter::new();
     interrupt::install(interrupter.clone())?;
@@ -77,28 +79,85 @@ fn train(args: TrainArgs) -> Result<ExitCode, Error> {
         }
         Outcome::Interrupted { checkpoint } => {
             println!("interrupted; saved {}", checkpoint.display());
-            println!("continue with: train --resume --out {}", folder.display());
+            let program = std::env::args_os().next().unwrap_or_else(|| "imagenet".into());
+            println!("continue with: {}", resume_command(&program, &folder));
             Ok(ExitCode::from(EXIT_INTERRUPTED))
         }
     }
 }
 
-/// Warnings and errors (or what RUST_LOG asks for) go to stderr, or to `file` while the dashboard has the screen.
-fn init_log(file: Option<File>) {
-    let mut builder = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn"));
-    if let Some(file) = file {
-        builder.target(env_logger::Target::Pipe(Box::new(file)));
+/// The command that continues the run in `folder`: this program as it was called (`cargo run` calls it by its path), so that
+/// it can be pasted into the shell of the same folder. The run's configuration has the rest.
+fn resume_command(program: &OsStr, folder: &Path) -> String {
+    let mut folder = folder.as_os_str().to_os_string();
+    if folder.as_encoded_bytes().starts_with(b"-") {
+        // Or else it would be taken for a flag.
+        let name = std::mem::replace(&mut folder, OsString::from("./"));
+        folder.push(name);
     }
-    builder.init();
+    format!("{} train --resume --out {}", quoted(program), quoted(&folder))
+}
+
+/// `text` as one word of a POSIX shell.
+fn quoted(text: &OsStr) -> String {
+    let text = text.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// Where the log goes while the dashboard has the screen.
+static LOG_FILE: OnceLock<File> = OnceLock::new();
+
+/// stderr, or [`LOG_FILE`] once there is one.
+struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match LOG_FILE.get() {
+            Some(mut file) => file.write(bytes),
+            None => io::stderr().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match LOG_FILE.get() {
+            Some(mut file) => file.flush(),
+            None => io::stderr().flush(),
+        }
+    }
+}
+
+/// Logs warnings and errors, or what RUST_LOG asks for.
+fn init_log() {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn"))
+        .target(env_logger::Target::Pipe(Box::new(LogWriter)))
+        .init();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn the_command_to_resume_is_quoted_where_it_must_be() {
+        let command = |program: &str, folder: &str| resume_command(program.as_ref(), folder.as_ref());
+        assert_eq!(
+            command("target/release/imagenet", "runs/wtconvnext-micro-fashion10"),
+            "target/release/imagenet train --resume --out runs/wtconvnext-micro-fashion10"
+        );
+        assert_eq!(
+            command("/a b/imagenet", "it's $HOME"),
+            r"'/a b/imagenet' train --resume --out 'it'\''s $HOME'"
+        );
+        assert_eq!(command("imagenet", "-x"), "imagenet train --resume --out ./-x");
     }
 }

@@ -4,8 +4,8 @@
 //! sum of the layers is a [`TrainConfig`], which is written beside the checkpoints and can be given to `--config` again.
 
 use crate::backend::BackendKind;
-use crate::model::{Arch, Size};
-use clap::{Args, ValueHint};
+use crate::model::{Arch, MAX_LEVELS, Size, largest_useful_levels, map_sides};
+use clap::{Args, Command, ValueHint};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -41,6 +41,32 @@ pub enum ConfigError {
         /// What is allowed.
         reason: &'static str,
     },
+    /// More wavelet levels than any image has.
+    #[error(
+        "levels = {levels:?}: must be at most {MAX_LEVELS}; at input_size = {input_size} the stages' maps are {sides:?} pixels \
+         wide, and levels beyond {useful:?} add nothing"
+    )]
+    Levels {
+        /// The value.
+        levels: [usize; 4],
+        /// Side of the model's input in pixels.
+        input_size: u32,
+        /// Sides of the stages' maps.
+        sides: [usize; 4],
+        /// The levels whose subbands are single pixels.
+        useful: [usize; 4],
+    },
+    /// A resumed run was given another number of epochs.
+    #[error(
+        "epochs is {stored} in this run and cannot become {given} when it is resumed: the learning rate falls along a cosine over \
+         all epochs, so that another number is another run; start it with --epochs {given} --out DIR"
+    )]
+    Epochs {
+        /// Value in the run's configuration.
+        stored: String,
+        /// Value given now.
+        given: String,
+    },
     /// A resumed run was given another value for something that it depends on.
     #[error(
         "{key} is {stored} in this run and cannot become {given} when it is resumed; leave it out, or start another run with --out DIR"
@@ -62,7 +88,8 @@ const FREE_AT_RESUME: [&str; 4] = ["backend", "data", "keep", "workers"];
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConfigLayer {
-    /// Folder with train/CLASS/*.jpg and val/CLASS/*.jpg [default: the shipped fashion10]
+    /// Folder with train/CLASS/*.jpg and val/CLASS/*.jpg; switches to the defaults "with --data" below [default: the shipped
+    /// fashion10]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<PathBuf>,
@@ -74,19 +101,20 @@ pub struct ConfigLayer {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<Size>,
-    /// Blocks of each stage, instead of the size's, for example 1,1,2,1
+    /// Blocks of each stage, for example 1,1,2,1 [default: the size's]
     #[arg(long, value_name = "A,B,C,D", value_parser = four)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depths: Option<[usize; 4]>,
-    /// Channels of each stage, instead of the size's
+    /// Channels of each stage [default: the size's]
     #[arg(long, value_name = "A,B,C,D", value_parser = four)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dims: Option<[usize; 4]>,
-    /// Kernel size of each stage, instead of the network's
+    /// Kernel size of each stage's depthwise convolutions: those of all wavelet levels, or with convnext (odd only) the plain
+    /// ones [default: 5, with convnext 7]
     #[arg(long, value_name = "A,B,C,D", value_parser = four)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_sizes: Option<[usize; 4]>,
-    /// Wavelet levels of each stage, instead of the size's
+    /// Wavelet levels of each stage; not for convnext [default: the size's]
     #[arg(long, value_name = "A,B,C,D", value_parser = four)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub levels: Option<[usize; 4]>,
@@ -142,7 +170,7 @@ pub struct ConfigLayer {
     #[arg(long, value_name = "X")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_lr: Option<f64>,
-    /// Epochs of linear warm-up (counted in updates; may be a fraction)
+    /// Epochs of linear warm-up (counted in updates; may be a fraction; unless given, at most a quarter of the epochs)
     #[arg(long, value_name = "X")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup_epochs: Option<f64>,
@@ -187,10 +215,12 @@ impl ConfigLayer {
 
     /// This layer on top of `below`.
     pub fn over(self, mut below: Self) -> Self {
-        if self.size.is_some() || self.arch.is_some() {
-            // The shape that a file gives in detail belongs to the size and network that it names.
+        // The shape that a file gives in detail belongs to the size that it names, and kernels and levels to the network.
+        if self.size.is_some() {
             below.depths = None;
             below.dims = None;
+        }
+        if self.size.is_some() || self.arch.is_some() {
             below.kernel_sizes = None;
             below.levels = None;
         }
@@ -323,7 +353,11 @@ impl TrainConfig {
         for (key, given) in self::table(layer) {
             if !FREE_AT_RESUME.contains(&key.as_str()) && table.get(&key) != Some(&given) {
                 let stored = table.get(&key).map_or_else(|| "the default".to_string(), ToString::to_string);
-                return Err(ConfigError::Changed { key, stored, given: given.to_string() });
+                let given = given.to_string();
+                return Err(match key.as_str() {
+                    "epochs" => ConfigError::Epochs { stored, given },
+                    _ => ConfigError::Changed { key, stored, given },
+                });
             }
             table.insert(key, given);
         }
@@ -375,6 +409,18 @@ impl TrainConfig {
             &self.input_size,
             "must be 32 to 4096: the network halves its input five times",
         )?;
+        if let Some(levels) = self.levels {
+            check(
+                self.arch == Arch::Wtconvnext,
+                "levels",
+                &levels,
+                "the network convnext has no wavelet levels; leave --levels out, or train --arch wtconvnext",
+            )?;
+            if levels.iter().any(|levels| *levels > MAX_LEVELS) {
+                let (sides, useful) = (map_sides(self.input_size), largest_useful_levels(self.input_size));
+                return Err(ConfigError::Levels { levels, input_size: self.input_size, sides, useful });
+            }
+        }
         check(positive(self.lr), "lr", &self.lr, "must be above 0")?;
         check(
             not_negative(self.min_lr) && self.min_lr <= self.lr,
@@ -414,6 +460,38 @@ fn table(layer: &impl Serialize) -> Table {
     Table::try_from(layer).expect("numbers, names and paths are TOML")
 }
 
+/// Adds the defaults to the help of `train`: for each flag the one without --data and, where it differs, the one with it.
+pub fn with_default_help(command: Command) -> Command {
+    let folder = table(&TrainConfig::for_a_folder());
+    let command = command.after_help(
+        "Without --data, the defaults are those for the shipped pictures: a small network at 32 pixels, for a CPU. With --data DIR, \
+         all of them are those for photographs: WTConvNeXt-T at 224 pixels, for a GPU. Where the two differ, both are shown.",
+    );
+    table(&TrainConfig::for_shipped_images()).into_iter().fold(command, |command, (key, shipped)| {
+        let (shipped, folder) = (flag_value(&shipped), flag_value(&folder[&key]));
+        let defaults = if shipped == folder {
+            format!("[default: {shipped}]")
+        } else {
+            format!("[default: {shipped}; with --data: {folder}]")
+        };
+        command.mut_arg(key, |flag| {
+            let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
+            flag.help(format!("{help} {defaults}"))
+        })
+    })
+}
+
+/// A value as it is typed after its flag.
+fn flag_value(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(flag_value).collect::<Vec<_>>().join(","),
+        // Enough digits to type; 4/3 has no end.
+        Value::Float(number) => ((number * 1e6).round() / 1e6).to_string(),
+        other => other.to_string(),
+    }
+}
+
 /// Four numbers between commas.
 fn four(text: &str) -> Result<[usize; 4], String> {
     list(text)
@@ -434,6 +512,13 @@ fn list<T: std::str::FromStr, const N: usize>(text: &str) -> Result<[T; N], Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::{CommandFactory, Parser};
+
+    #[derive(Parser)]
+    struct TrainConfigFlags {
+        #[command(flatten)]
+        _layer: ConfigLayer,
+    }
 
     fn layer(text: &str) -> ConfigLayer {
         toml::from_str(text).unwrap()
@@ -553,22 +638,78 @@ mod tests {
 
     #[test]
     fn the_readme_has_the_defaults() {
-        fn text(value: &Value) -> String {
-            match value {
-                Value::String(text) => text.clone(),
-                Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(","),
-                // Enough digits to type; 4/3 has no end.
-                Value::Float(number) => ((number * 1e6).round() / 1e6).to_string(),
-                other => other.to_string(),
-            }
-        }
         let readme = include_str!("../README.md");
         let folder = table(&TrainConfig::for_a_folder());
         for (key, shipped) in table(&TrainConfig::for_shipped_images()) {
             let flag = key.replace('_', "-");
-            let row = format!("| `--{flag}` | {} | {} |", text(&shipped), text(&folder[&key]));
+            let row = format!("| `--{flag}` | {} | {} |", flag_value(&shipped), flag_value(&folder[&key]));
             assert!(readme.contains(&row), "README.md has no row {row}");
         }
+    }
+
+    #[test]
+    fn the_help_has_both_defaults() {
+        let command = with_default_help(TrainConfigFlags::command());
+        let help = |flag: &str| {
+            let flag = command.get_arguments().find(|argument| argument.get_id() == flag).unwrap();
+            flag.get_help().unwrap().to_string()
+        };
+        assert!(help("epochs").ends_with("[default: 16; with --data: 100]"), "{}", help("epochs"));
+        assert!(help("size").ends_with("[default: micro; with --data: tiny]"), "{}", help("size"));
+        assert!(
+            help("crop_scale").ends_with("[default: 0.8,1; with --data: 0.08,1]"),
+            "{}",
+            help("crop_scale")
+        );
+        assert!(help("seed").ends_with("[default: 0]"), "{}", help("seed"));
+        // Whatever has no fixed value says so by itself.
+        for flag in command.get_arguments() {
+            assert_eq!(help(flag.get_id().as_str()).matches("[default: ").count(), 1, "{flag}");
+        }
+    }
+
+    #[test]
+    fn levels_without_wavelets_are_refused() {
+        let message = |text: &str| TrainConfig::from_layer(layer(text)).unwrap_err().to_string();
+        assert_eq!(
+            message("arch = 'convnext'\nlevels = [2, 1, 1, 1]"),
+            "levels = [2, 1, 1, 1]: the network convnext has no wavelet levels; leave --levels out, or train --arch wtconvnext"
+        );
+        TrainConfig::from_layer(layer("arch = 'convnext'")).unwrap();
+        // Another network from the file of a run: its levels and kernels are not meant for it, its depths and widths are.
+        let file = layer(
+            "arch = 'wtconvnext'\nlevels = [2, 1, 1, 1]\nkernel_sizes = [4, 4, 4, 4]\ndims = [8, 8, 8, 8]",
+        );
+        let plain = TrainConfig::from_layer(layer("arch = 'convnext'").over(file)).unwrap();
+        assert_eq!((plain.levels, plain.kernel_sizes, plain.dims), (None, None, Some([8; 4])));
+    }
+
+    #[test]
+    fn absurd_levels_are_refused() {
+        let text = |levels: usize| format!("data = 'x'\nlevels = [5, 4, {levels}, 2]");
+        assert_eq!(
+            TrainConfig::from_layer(layer(&text(40))).unwrap_err().to_string(),
+            "levels = [5, 4, 40, 2]: must be at most 16; at input_size = 224 the stages' maps are [56, 28, 14, 7] pixels wide, \
+             and levels beyond [6, 5, 4, 3] add nothing"
+        );
+        TrainConfig::from_layer(layer(&text(MAX_LEVELS + 1))).unwrap_err();
+        TrainConfig::from_layer(layer(&text(MAX_LEVELS))).unwrap();
+    }
+
+    #[test]
+    fn another_number_of_epochs_is_another_run() {
+        let stored = TrainConfig::from_layer(layer("epochs = 12")).unwrap();
+        for given in [11, 30] {
+            let error = TrainConfig::resume(stored.clone(), &layer(&format!("epochs = {given}")))
+                .unwrap_err()
+                .to_string();
+            let begin = format!(
+                "epochs is 12 in this run and cannot become {given} when it is resumed: the learning rate"
+            );
+            assert!(error.starts_with(&begin), "{error}");
+            assert!(error.ends_with(&format!("--epochs {given} --out DIR")), "{error}");
+        }
+        TrainConfig::resume(stored, &layer("epochs = 12")).unwrap();
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::backend::BackendMissing;
 use crate::config::ConfigError;
+use crate::count::count;
 use crate::data::decode::DecodeError;
 use crate::data::folder::FolderError;
 use crate::data::loader::LoaderError;
@@ -62,7 +63,7 @@ pub enum Error {
         now: String,
     },
     /// No image of a split could be read.
-    #[error("{}: none of the {images} images can be read; the first: {first}", path.display())]
+    #[error("{}: no image can be read, of {}; the first: {first}", path.display(), count(*.images, "file", "files"))]
     Unreadable {
         /// The split.
         path: PathBuf,
@@ -84,7 +85,7 @@ pub enum Error {
         update: usize,
     },
     /// `predict` could not read some images.
-    #[error("{failed} of {images} images could not be read")]
+    #[error("could not read {failed} of {}", count(*.images, "image", "images"))]
     Predict {
         /// Images that failed.
         failed: usize,

@@ -12,6 +12,7 @@ use wtconvnext::WtConvNext;
 
 use crate::atomic;
 use crate::backend::{BackendKind, BackendTask, TrainBackend};
+use crate::count::count;
 use crate::data::augment::Transform;
 use crate::data::batch::{ImageBatch, ImageBatcher};
 use crate::data::decode::Failures;
@@ -97,17 +98,18 @@ impl fmt::Display for Evaluation {
             writeln!(f)?;
         }
         if self.unreadable > 0 {
-            writeln!(f, "{} images could not be read and are left out", self.unreadable)?;
+            writeln!(f, "left out: {} that could not be read", count(self.unreadable, "image", "images"))?;
         }
         let Scores { loss, accuracy, top5 } = self.scores;
-        write!(f, "{} images: top-1 {accuracy:.4}, top-5 {top5:.4}, loss {loss:.4}", self.images)
+        let images = count(self.images, "image", "images");
+        write!(f, "{images}: top-1 {accuracy:.4}, top-5 {top5:.4}, loss {loss:.4}")
     }
 }
 
 /// Runs `model` over all images of `loader`.
 ///
-/// `on_batch` gets the metrics of each batch and the number of images so far, and returns whether to go on. If it ends the
-/// evaluation, there is no result.
+/// `on_batch` gets the metrics of each batch and the sums so far, and returns whether to go on. If it ends the evaluation,
+/// there is no result.
 ///
 /// # Errors
 ///
@@ -117,7 +119,7 @@ pub fn evaluate<B: WtConvBackend>(
     loader: &Loader,
     batch_size: usize,
     device: &B::Device,
-    mut on_batch: impl FnMut(Vec<MetricState>, usize) -> bool,
+    mut on_batch: impl FnMut(Vec<MetricState>, &Totals) -> bool,
 ) -> Result<Option<Evaluation>, Error> {
     let files = loader.files();
     let classes = files.classes();
@@ -129,6 +131,7 @@ pub fn evaluate<B: WtConvBackend>(
     let plan = EpochPlan::sequential(files.len(), batch_size);
     for batch in loader.batches(0, plan.batches_of(0..plan.updates())) {
         let batch = batch?;
+        metrics.add_unreadable(batch.failures.len());
         failures.add(batch.failures);
         if batch.samples.is_empty() {
             continue;
@@ -141,7 +144,7 @@ pub fn evaluate<B: WtConvBackend>(
             confusion[label as usize][prediction as usize] += 1;
         }
         let states = metrics.update(&BatchOutput { losses, logits, labels });
-        if !on_batch(states, metrics.totals().images + failures.count) {
+        if !on_batch(states, metrics.totals()) {
             return Ok(None);
         }
     }
@@ -241,7 +244,7 @@ mod tests {
                 "cat             0.500       4  a long name (1)",
                 "a long name     1.000       3",
                 "empty        no images",
-                "1 images could not be read and are left out",
+                "left out: 1 image that could not be read",
                 "7 images: top-1 0.7143, top-5 1.0000, loss 0.5000",
             ]
         );

@@ -5,7 +5,7 @@
 //! cli.rs       commands             config.rs    defaults < file < flags     model.rs    sizes by name
 //! backend.rs   backends by name     runs.rs      where runs lie              atomic.rs   all-or-nothing files
 //! data.rs      folders to batches   train.rs     the training loop           error.rs    every error
-//! evaluate.rs  accuracy by class    predict.rs   classes of single images
+//! evaluate.rs  accuracy by class    predict.rs   classes of single images        count.rs    "1 image", "2 images"
 //! ```
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ pub mod atomic;
 pub mod backend;
 pub mod cli;
 pub mod config;
+mod count;
 pub mod data;
 pub mod error;
 pub mod evaluate;

@@ -11,6 +11,7 @@ use crate::backend::{BackendKind, BackendTask, TrainBackend};
 use crate::data::augment::{Transform, normalize};
 use crate::data::batch::{ImageBatch, ImageBatcher, Sample};
 use crate::data::decode::{DecodeError, decode_rgb};
+use crate::data::folder::{FolderError, images_in};
 use crate::data::{Stream, stream};
 use crate::error::Error;
 use crate::evaluate::eval_transform;
@@ -23,8 +24,8 @@ const BATCH: usize = 32;
 /// Flags of `predict`.
 #[derive(Args, Clone, Debug)]
 pub struct PredictArgs {
-    /// Image files
-    #[arg(required = true, value_name = "IMAGE", value_hint = ValueHint::FilePath)]
+    /// Image files, or folders whose .jpg, .jpeg and .png files are all taken
+    #[arg(required = true, value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub images: Vec<PathBuf>,
     /// A run's folder, or one of its checkpoints [default: the newest run under runs]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -47,17 +48,34 @@ pub type Prediction = Vec<(String, f32)>;
 ///
 /// # Errors
 ///
-/// Any [`Error`] of the checkpoint or the backend; [`Error::Predict`] at the end if some images could not be read.
+/// Any [`Error`] of the checkpoint, the backend or a folder without images; [`Error::Predict`] at the end if some images could
+/// not be read.
 pub fn run(args: PredictArgs) -> Result<(), Error> {
     args.backend.check()?;
+    let images = files(&args.images)?;
     let checkpoint = runs::find_checkpoint(args.checkpoint.as_deref(), args.best)?;
     let state = checkpoint.state()?;
     println!("{}", checkpoint.path().display());
-    args.backend.run(Task { args, checkpoint, state })?
+    args.backend.run(Task { images, top: usize::from(args.top), checkpoint, state })?
+}
+
+/// The files among `paths`, and in the place of a folder its images.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, FolderError> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            files.extend(images_in(path)?);
+        } else {
+            // One that is not there is reported beside those that cannot be decoded.
+            files.push(path.clone());
+        }
+    }
+    Ok(files)
 }
 
 struct Task {
-    args: PredictArgs,
+    images: Vec<PathBuf>,
+    top: usize,
     checkpoint: Checkpoint,
     state: State,
 }
@@ -68,7 +86,7 @@ impl BackendTask for Task {
     fn run<B: TrainBackend>(self, device: B::Device) -> Self::Output {
         let model: WtConvNext<B::InnerBackend> = self.checkpoint.model(&self.state, &device)?;
         let mut failed = 0;
-        for images in self.args.images.chunks(BATCH) {
+        for images in self.images.chunks(BATCH) {
             for (path, prediction) in images.iter().zip(predict::<B>(&model, &self.state, images, &device)) {
                 match prediction {
                     Ok(prediction) => self.print(path, &prediction),
@@ -80,7 +98,7 @@ impl BackendTask for Task {
             }
         }
         if failed > 0 {
-            return Err(Error::Predict { failed, images: self.args.images.len() });
+            return Err(Error::Predict { failed, images: self.images.len() });
         }
         Ok(())
     }
@@ -89,7 +107,7 @@ impl BackendTask for Task {
 impl Task {
     fn print(&self, path: &Path, prediction: &Prediction) {
         println!("{}", path.display());
-        for (class, probability) in prediction.iter().take(usize::from(self.args.top)) {
+        for (class, probability) in prediction.iter().take(self.top) {
             println!("  {:5.1} %  {class}", 100.0 * probability);
         }
     }

@@ -3,6 +3,7 @@
 //! Burn's own `ImageFolderDataset` is not used: it panics on pictures that it cannot read and knows neither a `val` that
 //! must share the labels of `train` nor a way to skip a file.
 
+use crate::count::count;
 use burn::data::dataset::Dataset;
 use std::fs;
 use std::io;
@@ -40,8 +41,14 @@ pub enum FolderError {
         /// The class folder.
         path: PathBuf,
     },
+    /// A folder without images.
+    #[error("{}: no .jpg, .jpeg or .png files in this folder", path.display())]
+    NoImages {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A class that the model has no output for.
-    #[error("{}: class \"{class}\" is not among the {known} classes of the training set", path.display())]
+    #[error("{}: class \"{class}\" is not among the {} of the training set", path.display(), count(*.known, "class", "classes"))]
     UnknownClass {
         /// The class folder.
         path: PathBuf,
@@ -129,28 +136,14 @@ impl ImageFolder {
         for (name, class_path) in folders {
             let label = folder.classes.iter().position(|class| *class == name);
             let label = label.expect("the caller has checked that every folder is a known class");
-            let before = folder.files.len();
-            folder.collect(&class_path, label)?;
-            if folder.files.len() == before {
+            let mut images = Vec::new();
+            collect(&class_path, &mut images, &mut folder.ignored)?;
+            if images.is_empty() {
                 return Err(FolderError::EmptyClass { path: class_path });
             }
+            folder.files.extend(images.into_iter().map(|path| ImageFile { path, label }));
         }
         Ok(folder)
-    }
-
-    /// Takes the images of `path` and of the folders in it.
-    fn collect(&mut self, path: &Path, label: usize) -> Result<(), FolderError> {
-        for path in sorted_entries(path)? {
-            // Links to files are followed. Links to folders are not, as they may form a circle.
-            if path.is_dir() && !path.is_symlink() {
-                self.collect(&path, label)?;
-            } else if is_image(&path) && path.is_file() {
-                self.files.push(ImageFile { path, label });
-            } else {
-                self.ignored.push(path);
-            }
-        }
-        Ok(())
     }
 
     /// The folder of the split.
@@ -219,26 +212,62 @@ impl Splits {
         let val = ImageFolder::with_classes(&root.join("val"), train.classes())?;
         for split in [&train, &val] {
             if let Some(first) = split.ignored().first() {
-                log::warn!(
-                    "{}: {} files are not .jpg, .jpeg or .png and are left out, the first is {}",
-                    split.path().display(),
-                    split.ignored().len(),
-                    first.display()
-                );
+                left_out(split.path(), split.ignored().len(), first);
             }
         }
         let missing = val.missing_classes();
         if !missing.is_empty() {
             log::warn!(
-                "{}: {} of {} classes have no validation image, the first is \"{}\"",
+                "{}: no validation image for {} of {}; the first is \"{}\"",
                 val.path().display(),
                 missing.len(),
-                train.classes().len(),
+                count(train.classes().len(), "class", "classes"),
                 missing[0]
             );
         }
         Ok(Self { train, val })
     }
+}
+
+/// The images of a folder and of the folders in it, in byte order of their names. Other files are left out with a warning.
+///
+/// # Errors
+///
+/// [`FolderError::NoImages`] if there are none, [`FolderError::Io`].
+pub fn images_in(path: &Path) -> Result<Vec<PathBuf>, FolderError> {
+    let (mut images, mut ignored) = (Vec::new(), Vec::new());
+    collect(path, &mut images, &mut ignored)?;
+    if images.is_empty() {
+        return Err(FolderError::NoImages { path: path.to_path_buf() });
+    }
+    if let Some(first) = ignored.first() {
+        left_out(path, ignored.len(), first);
+    }
+    Ok(images)
+}
+
+/// Takes the images of `path` and of the folders in it.
+fn collect(path: &Path, images: &mut Vec<PathBuf>, ignored: &mut Vec<PathBuf>) -> Result<(), FolderError> {
+    for path in sorted_entries(path)? {
+        // Links to files are followed. Links to folders are not, as they may form a circle.
+        if path.is_dir() && !path.is_symlink() {
+            collect(&path, images, ignored)?;
+        } else if is_image(&path) && path.is_file() {
+            images.push(path);
+        } else {
+            ignored.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn left_out(folder: &Path, files: usize, first: &Path) {
+    log::warn!(
+        "{}: {} left out because of the name, which must end in .jpg, .jpeg or .png; the first is {}",
+        folder.display(),
+        count(files, "file", "files"),
+        first.display()
+    );
 }
 
 /// The pictures that come with the example: `data/fashion10`, where it was when the example was built.
@@ -344,6 +373,19 @@ mod tests {
         let train = Splits::open(root.path()).unwrap().train;
         assert_eq!(train.len(), 2);
         assert_eq!(train.ignored(), [root.path().join("train/a/notes.txt")]);
+    }
+
+    #[test]
+    fn a_folder_is_searched_for_images() {
+        let root = tree(&["b.png", "a/2.JPG", "a/1.jpeg", "notes.txt", "empty/", ".hidden.png"]);
+        let names = |images: Vec<PathBuf>| -> Vec<String> {
+            let name = |path: &PathBuf| path.strip_prefix(root.path()).unwrap().display().to_string();
+            images.iter().map(name).collect()
+        };
+        assert_eq!(names(images_in(root.path()).unwrap()), ["a/1.jpeg", "a/2.JPG", "b.png"]);
+        let empty = root.path().join("empty");
+        let error = images_in(&empty).unwrap_err();
+        assert!(matches!(&error, FolderError::NoImages { path } if *path == empty), "{error}");
     }
 
     #[test]

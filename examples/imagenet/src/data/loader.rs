@@ -9,6 +9,7 @@ use super::batch::Sample;
 use super::decode::{DecodeError, decode_rgb};
 use super::folder::{ImageFile, ImageFolder};
 use super::{Stream, stream};
+use crate::count::count;
 use burn::data::dataset::Dataset;
 use fast_image_resize::Resizer;
 use rayon::prelude::*;
@@ -24,7 +25,7 @@ const PREFETCH: usize = 3;
 #[derive(Debug, thiserror::Error)]
 pub enum LoaderError {
     /// The worker threads cannot be started.
-    #[error("cannot start {workers} worker threads: {source}")]
+    #[error("cannot start {}: {source}", count(*.workers, "worker thread", "worker threads"))]
     Threads {
         /// How many were asked for.
         workers: usize,
@@ -32,7 +33,7 @@ pub enum LoaderError {
         source: ThreadPoolBuildError,
     },
     /// The thread that prepares batches ended before all were made.
-    #[error("the data loader stopped with {remaining} batches to go")]
+    #[error("the data loader stopped with {} to go", count(*.remaining, "batch", "batches"))]
     Stopped {
         /// Batches that are missing.
         remaining: usize,

@@ -21,6 +21,7 @@ use wtconvnext::{WtConvNext, WtConvNextConfig};
 use super::history::EpochRecord;
 use super::metrics::Totals;
 use crate::atomic;
+use crate::count::count;
 
 const CHECKPOINTS: &str = "checkpoints";
 const MODEL: &str = "model.mpk";
@@ -37,6 +38,21 @@ pub enum CheckpointError {
     #[error("{}: no checkpoint here; expected the folder of a run or one of its checkpoints", path.display())]
     NotFound {
         /// What was given.
+        path: PathBuf,
+    },
+    /// The best checkpoint of a run that has not been validated yet.
+    #[error(
+        "{}: no checkpoint here is of a complete, validated epoch, so that none is the best; leave --best out to take the last",
+        path.display()
+    )]
+    NotValidated {
+        /// The run.
+        path: PathBuf,
+    },
+    /// The best of a single checkpoint.
+    #[error("{}: this is one checkpoint; --best chooses among those of a run, so name the run's folder or leave --best out", path.display())]
+    BestOfOne {
+        /// The checkpoint.
         path: PathBuf,
     },
     /// A file cannot be read.
@@ -223,9 +239,10 @@ impl RunFolder {
     fn prune(&self, keep: usize) -> Result<(), CheckpointError> {
         let checkpoints = self.checkpoints()?;
         let old = checkpoints.len().saturating_sub(keep);
-        let best = self.best()?;
+        // Before the first validation there is none.
+        let best = self.best().ok();
         for checkpoint in &checkpoints[..old] {
-            if checkpoint.0 != best.0 {
+            if best.as_ref() != Some(checkpoint) {
                 let path = checkpoint.0.clone();
                 fs::remove_dir_all(&path).map_err(|source| CheckpointError::Write { path, source })?;
             }
@@ -246,19 +263,24 @@ impl RunFolder {
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::NotFound`] if there is none.
+    /// [`CheckpointError::NotFound`] if there is no checkpoint, [`CheckpointError::NotValidated`] if there is none of a
+    /// model that has been validated.
     pub fn best(&self) -> Result<Checkpoint, CheckpointError> {
+        let checkpoints = self.checkpoints()?;
+        if checkpoints.is_empty() {
+            return Err(CheckpointError::NotFound { path: self.0.clone() });
+        }
         let mut best: Option<(f64, Checkpoint)> = None;
-        for checkpoint in self.checkpoints()? {
+        for checkpoint in checkpoints {
             // Within an epoch, the accuracy is of the model before it.
             let state = checkpoint.state().ok().filter(|state| state.updates_done == 0);
-            let accuracy = state.and_then(|state| state.val_accuracy()).unwrap_or(-1.0);
+            let Some(accuracy) = state.and_then(|state| state.val_accuracy()) else { continue };
             if best.as_ref().is_none_or(|(of_best, _)| accuracy > *of_best) {
                 best = Some((accuracy, checkpoint));
             }
         }
         best.map(|(_, checkpoint)| checkpoint)
-            .ok_or_else(|| CheckpointError::NotFound { path: self.0.clone() })
+            .ok_or_else(|| CheckpointError::NotValidated { path: self.0.clone() })
     }
 }
 
@@ -271,10 +293,15 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::NotFound`].
+    /// [`CheckpointError::NotFound`]; with `best`, also [`CheckpointError::NotValidated`] and
+    /// [`CheckpointError::BestOfOne`].
     pub fn find(path: &Path, best: bool) -> Result<Self, CheckpointError> {
         if path.join(STATE).is_file() {
-            return Ok(Self(path.to_path_buf()));
+            return if best {
+                Err(CheckpointError::BestOfOne { path: path.to_path_buf() })
+            } else {
+                Ok(Self(path.to_path_buf()))
+            };
         }
         let run = RunFolder(path.to_path_buf());
         if best { run.best() } else { run.last() }
@@ -375,7 +402,8 @@ impl Checkpoint {
         // Burn loads parameters of any shape and panics on those of another block type, so that the wrong file has to be
         // found out before.
         if checksum(&bytes) != expected {
-            let reason = format!("{} bytes whose checksum is not that of {STATE}", bytes.len());
+            let reason =
+                format!("its {} do not have the checksum in {STATE}", count(bytes.len(), "byte", "bytes"));
             return Err(CheckpointError::Damaged { path, reason });
         }
         recorder()
@@ -507,6 +535,36 @@ mod tests {
         assert_eq!(names(&run), ["epoch-0002", "epoch-0004", "epoch-0005"]);
         assert!(run.best().unwrap().path().ends_with("epoch-0002"));
         assert!(run.last().unwrap().path().ends_with("epoch-0005"));
+    }
+
+    #[test]
+    fn without_a_validated_epoch_none_is_best() {
+        let (_root, run) = new_run();
+        let model: Model = config(4).init(&Default::default());
+        run.create("").unwrap();
+        // The first epoch, interrupted three times: `keep` holds although none is the best.
+        for updates_done in 1..=3 {
+            run.save(State { updates_done, ..state(&[]) }, &model, 0_usize, 2).unwrap();
+        }
+        assert_eq!(names(&run), ["epoch-0000-update-00002", "epoch-0000-update-00003"]);
+        let error = Checkpoint::find(run.path(), true).unwrap_err();
+        assert!(matches!(&error, CheckpointError::NotValidated { path } if path == run.path()), "{error}");
+        assert!(error.to_string().contains("leave --best out"), "{error}");
+        // Half of the second epoch: the best is what the first one left.
+        run.save(state(&[0.5]), &model, 0_usize, 2).unwrap();
+        run.save(State { updates_done: 5, ..state(&[0.5]) }, &model, 0_usize, 2).unwrap();
+        assert!(Checkpoint::find(run.path(), true).unwrap().path().ends_with("epoch-0001"));
+    }
+
+    #[test]
+    fn the_best_of_one_checkpoint_is_refused() {
+        let (_root, run) = new_run();
+        let checkpoint = save(&run, &[0.5], 1);
+        let error = Checkpoint::find(checkpoint.path(), true).unwrap_err();
+        assert!(
+            matches!(&error, CheckpointError::BestOfOne { path } if path == checkpoint.path()),
+            "{error}"
+        );
     }
 
     #[test]

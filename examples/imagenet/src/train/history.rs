@@ -31,14 +31,8 @@ impl fmt::Display for EpochRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "train loss {:.3} accuracy {:.3} | val loss {:.3} accuracy {:.3} top-5 {:.3} | lr {:.2e} | {:.0} images/s",
-            self.train.loss,
-            self.train.accuracy,
-            self.val.loss,
-            self.val.accuracy,
-            self.val.top5,
-            self.lr,
-            self.images_per_second
+            "train loss {:.3} acc {:.3} | val {} | lr {:.2e} | {:.0} images/s",
+            self.train.loss, self.train.accuracy, self.val, self.lr, self.images_per_second
         )
     }
 }

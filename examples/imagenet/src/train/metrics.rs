@@ -12,6 +12,7 @@ use burn::train::metric::{
 };
 use burn::train::renderer::{MetricState, MetricsRenderer};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
 
 use super::step::BatchOutput;
@@ -32,6 +33,11 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Images so far, whether they could be read or not.
+    pub fn seen(&self) -> usize {
+        self.images + self.unreadable
+    }
+
     /// Means over the images.
     pub fn scores(&self) -> Scores {
         let images = self.images as f64;
@@ -52,6 +58,21 @@ pub struct Scores {
     pub accuracy: f64,
     /// Share of images whose class is among the five most probable (or all, if there are fewer), 0 to 1.
     pub top5: f64,
+}
+
+impl fmt::Display for Scores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "loss {:.3} acc {:.3} top-5 {:.3}", self.loss, self.accuracy, self.top5)
+    }
+}
+
+/// How an update went.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Its learning rate.
+    pub lr: f64,
+    /// Training images a second, reading and augmenting included.
+    pub images_per_second: f64,
 }
 
 /// The metrics of one split.
@@ -120,10 +141,10 @@ impl<B: Backend> EpochMetrics<B> {
     }
 
     /// Learning rate and speed of an update, for display.
-    pub fn pace(&mut self, rate: f64, images_per_second: f64) -> Vec<MetricState> {
+    pub fn pace(&mut self, pace: Pace) -> Vec<MetricState> {
         vec![
-            state(&mut self.rate, &(), &metadata(Some(rate))),
-            state(&mut self.speed, &images_per_second, &metadata(None)),
+            state(&mut self.rate, &(), &metadata(Some(pace.lr))),
+            state(&mut self.speed, &pace.images_per_second, &metadata(None)),
         ]
     }
 }

@@ -14,7 +14,7 @@ use crate::config::{ConfigLayer, TrainConfig};
 use crate::data::decode::decode_rgb;
 use crate::data::folder::{ImageFolder, Splits, shipped};
 use crate::error::Error;
-use crate::model::model_config;
+use crate::model::{model_config, useless_levels};
 use crate::runs;
 
 /// Flags of `train`.
@@ -78,6 +78,9 @@ impl Prepared {
         readable(&splits.train)?;
         readable(&splits.val)?;
         let model = model_config(&config, splits.train.classes().len());
+        if let Some(advice) = useless_levels(&model, config.input_size) {
+            log::warn!("{advice}");
+        }
         // Building the model is the only complete check of its configuration. Its parameters are not drawn yet.
         config.backend.run(CheckModel(&model))??;
         let mut resume_from = None;

@@ -1,17 +1,15 @@
-//! What a run shows: the dashboard on a terminal, plain lines elsewhere. Both are renderers as Burn's training takes them.
+//! What a run shows: the dashboard on a terminal (a renderer as Burn's training takes them), plain lines elsewhere.
 
 use burn::data::dataloader::Progress;
+use burn::tensor::backend::Backend;
 use burn::train::Interrupter;
-use burn::train::metric::MetricDefinition;
-use burn::train::renderer::{
-    EvaluationName, EvaluationProgress, MetricState, MetricsRenderer, MetricsRendererEvaluation,
-    MetricsRendererTraining, ProgressType, TrainingProgress,
-};
+use burn::train::renderer::{MetricState, MetricsRendererTraining, TrainingProgress};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use super::dashboard::Dashboard;
 use super::history::EpochRecord;
+use super::metrics::{EpochMetrics, Pace, Totals};
 
 /// Time between two plain lines within an epoch.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -25,18 +23,18 @@ pub struct Position {
     pub epochs: usize,
     /// Updates or batches done in the epoch.
     pub iteration: usize,
-    /// Images done in the epoch.
-    pub images: usize,
     /// Images of the epoch.
     pub images_total: usize,
+    /// Sums over the images so far.
+    pub totals: Totals,
 }
 
 /// Shows a run.
-pub struct Display(Renderer);
+pub struct Display(Kind);
 
-enum Renderer {
+enum Kind {
     Dashboard(Box<Dashboard>),
-    Plain(PlainRenderer),
+    Plain(PlainLines),
 }
 
 impl Display {
@@ -49,7 +47,7 @@ impl Display {
     /// The dashboard if stdout is a terminal, or else plain lines. The dashboard's keys set `interrupter`.
     pub fn new(interrupter: Interrupter) -> Self {
         if Self::wants_dashboard() {
-            Self(Renderer::Dashboard(Box::new(Dashboard::new(interrupter))))
+            Self(Kind::Dashboard(Box::new(Dashboard::new(interrupter))))
         } else {
             Self::plain()
         }
@@ -57,46 +55,49 @@ impl Display {
 
     /// Plain lines.
     pub fn plain() -> Self {
-        Self(Renderer::Plain(PlainRenderer::new()))
+        Self(Kind::Plain(PlainLines { last: Instant::now() }))
     }
 
-    /// The renderer, to register metrics with.
-    pub fn renderer(&mut self) -> &mut dyn MetricsRenderer {
-        match &mut self.0 {
-            Renderer::Dashboard(dashboard) => dashboard.as_mut(),
-            Renderer::Plain(plain) => plain,
+    /// Tells the dashboard which metrics to expect.
+    pub fn register<B: Backend>(&mut self, metrics: &EpochMetrics<B>) {
+        if let Kind::Dashboard(dashboard) = &mut self.0 {
+            metrics.register(dashboard.as_mut());
         }
     }
 
     /// Shows a training update.
-    pub fn train(&mut self, states: Vec<MetricState>, position: Position) {
-        let renderer = self.renderer();
-        for state in states {
-            renderer.update_train(state);
+    pub fn train(&mut self, states: Vec<MetricState>, position: Position, pace: Pace) {
+        match &mut self.0 {
+            Kind::Dashboard(dashboard) => {
+                states.into_iter().for_each(|state| dashboard.update_train(state));
+                dashboard.render_train(position.progress(), Vec::new());
+            }
+            Kind::Plain(lines) => lines.now_and_then(|| train_line(&position, pace)),
         }
-        renderer.render_train(position.progress(), Vec::new());
     }
 
     /// Shows a validation batch.
     pub fn val(&mut self, states: Vec<MetricState>, position: Position) {
-        let renderer = self.renderer();
-        for state in states {
-            renderer.update_valid(state);
+        match &mut self.0 {
+            Kind::Dashboard(dashboard) => {
+                states.into_iter().for_each(|state| dashboard.update_valid(state));
+                dashboard.render_valid(position.progress(), Vec::new());
+            }
+            Kind::Plain(lines) => lines.now_and_then(|| position.text("val")),
         }
-        renderer.render_valid(position.progress(), Vec::new());
     }
 
     /// Shows a complete epoch.
     pub fn epoch(&mut self, record: &EpochRecord, epochs: usize) {
         match &mut self.0 {
-            Renderer::Dashboard(dashboard) => dashboard.epoch(record),
-            Renderer::Plain(_) => println!("epoch {}/{epochs}: {record}", record.epoch),
+            Kind::Dashboard(dashboard) => dashboard.epoch(record),
+            Kind::Plain(_) => println!("{}", epoch_line(record, epochs)),
         }
     }
 
     /// Prints a line, unless the dashboard has the screen.
     pub fn line(&self, text: impl std::fmt::Display) {
-        if matches!(self.0, Renderer::Plain(_)) {
+        if matches!(self.0, Kind::Plain(_)) {
             println!("{text}");
         }
     }
@@ -105,77 +106,89 @@ impl Display {
 impl Position {
     fn progress(&self) -> TrainingProgress {
         TrainingProgress {
-            progress: Some(Progress::new(self.images, self.images_total)),
+            progress: Some(Progress::new(self.totals.seen(), self.images_total)),
             global_progress: Progress::new(self.epoch, self.epochs),
             iteration: Some(self.iteration),
         }
     }
-}
 
-/// A line now and then, for logs and pipes.
-struct PlainRenderer {
-    last_line: Instant,
-    metrics: Vec<(MetricDefinition, Option<String>)>,
-}
-
-impl PlainRenderer {
-    fn new() -> Self {
-        Self { last_line: Instant::now(), metrics: Vec::new() }
+    fn text(&self, split: &str) -> String {
+        let Self { epoch, epochs, images_total, totals, .. } = self;
+        let (seen, scores) = (totals.seen(), totals.scores());
+        format!("epoch {epoch}/{epochs}: {split} {seen}/{images_total} images | {scores}")
     }
+}
 
-    fn update(&mut self, state: MetricState) {
-        let (MetricState::Generic(entry) | MetricState::Numeric(entry, _)) = state;
-        if let Some(metric) = self.metrics.iter_mut().find(|metric| metric.0.metric_id == entry.metric_id) {
-            metric.1 = Some(entry.serialized_entry.formatted);
+/// Lines for logs and pipes; they fit in 120 columns.
+struct PlainLines {
+    last: Instant,
+}
+
+impl PlainLines {
+    /// Prints what `text` makes, unless the last line was less than [`INTERVAL`] ago.
+    fn now_and_then(&mut self, text: impl FnOnce() -> String) {
+        if self.last.elapsed() >= INTERVAL {
+            self.last = Instant::now();
+            println!("{}", text());
         }
     }
-
-    fn line(&mut self, split: &str, item: &TrainingProgress) {
-        let Some(progress) = &item.progress else { return };
-        if self.last_line.elapsed() < INTERVAL {
-            return;
-        }
-        self.last_line = Instant::now();
-        let Progress { items_processed: epoch, items_total: epochs } = item.global_progress;
-        let Progress { items_processed: images, items_total } = progress;
-        print!("epoch {epoch}/{epochs}: {split} {images}/{items_total} images");
-        for (definition, value) in &self.metrics {
-            if let Some(value) = value {
-                print!(" | {}: {value}", definition.name);
-            }
-        }
-        println!();
-    }
 }
 
-impl MetricsRendererTraining for PlainRenderer {
-    fn update_train(&mut self, state: MetricState) {
-        self.update(state);
-    }
-
-    fn update_valid(&mut self, state: MetricState) {
-        self.update(state);
-    }
-
-    fn render_train(&mut self, item: TrainingProgress, _indicators: Vec<ProgressType>) {
-        self.line("trained on", &item);
-    }
-
-    fn render_valid(&mut self, item: TrainingProgress, _indicators: Vec<ProgressType>) {
-        self.line("validated on", &item);
-    }
+fn train_line(position: &Position, pace: Pace) -> String {
+    let Pace { lr, images_per_second } = pace;
+    format!("{} | lr {lr:.2e} | {images_per_second:.0} images/s", position.text("train"))
 }
 
-impl MetricsRendererEvaluation for PlainRenderer {
-    fn update_test(&mut self, _name: EvaluationName, _state: MetricState) {}
-
-    fn render_test(&mut self, _item: EvaluationProgress, _indicators: Vec<ProgressType>) {}
+fn epoch_line(record: &EpochRecord, epochs: usize) -> String {
+    format!("epoch {}/{epochs}: {record}", record.epoch)
 }
 
-impl MetricsRenderer for PlainRenderer {
-    fn manual_close(&mut self) {}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::metrics::Scores;
 
-    fn register_metric(&mut self, definition: MetricDefinition) {
-        self.metrics.push((definition, None));
+    fn position(epochs: usize, images: usize) -> Position {
+        let totals = Totals {
+            images,
+            unreadable: 1,
+            loss: 2.5 * images as f64,
+            correct: images / 2,
+            correct_top5: images,
+        };
+        Position { epoch: epochs, epochs, iteration: 1, images_total: images + 1, totals }
+    }
+
+    #[test]
+    fn lines_say_where_the_run_stands() {
+        let pace = Pace { lr: 3e-3, images_per_second: 41.7 };
+        assert_eq!(
+            train_line(&position(3, 100), pace),
+            "epoch 3/3: train 101/101 images | loss 2.500 acc 0.500 top-5 1.000 | lr 3.00e-3 | 42 images/s"
+        );
+        assert_eq!(
+            position(3, 100).text("val"),
+            "epoch 3/3: val 101/101 images | loss 2.500 acc 0.500 top-5 1.000"
+        );
+    }
+
+    #[test]
+    fn lines_fit_in_120_columns() {
+        let pace = Pace { lr: 1.234e-12, images_per_second: 12_345.6 };
+        let train = train_line(&position(300, 1_281_167), pace);
+        assert!(train.len() <= 120, "{}: {train}", train.len());
+        let scores = Scores { loss: 12.3456, accuracy: 0.123456, top5: 0.123456 };
+        let record = EpochRecord {
+            epoch: 300,
+            updates: 1,
+            lr: pace.lr,
+            train: scores,
+            val: scores,
+            unreadable: 0,
+            seconds: 1.0,
+            images_per_second: pace.images_per_second,
+        };
+        let epoch = epoch_line(&record, 300);
+        assert!(epoch.len() <= 120, "{}: {epoch}", epoch.len());
     }
 }

@@ -15,7 +15,7 @@ use wtconvnext::{WtConvNext, WtConvNextConfig};
 
 use super::checkpoint::{Checkpoint, CheckpointError, RunFolder, State};
 use super::history::{EpochRecord, curves};
-use super::metrics::{EpochMetrics, Totals};
+use super::metrics::{EpochMetrics, Pace, Totals};
 use super::optimizer::GroupedAdamW;
 use super::prepare::Prepared;
 use super::progress::{Display, Position};
@@ -23,6 +23,7 @@ use super::schedule::WarmupCosine;
 use super::step::{BatchOutput, UpdateGradients};
 use crate::backend::{BackendTask, TrainBackend};
 use crate::config::TrainConfig;
+use crate::count::count;
 use crate::data::augment::Transform;
 use crate::data::batch::ImageBatcher;
 use crate::data::decode::Failures;
@@ -145,16 +146,15 @@ impl<B: TrainBackend> Trainer<B> {
                 (model, optimizer, schedule, state)
             }
         };
-        EpochMetrics::<B::InnerBackend>::new(state.classes.len(), Totals::default())
-            .register(display.renderer());
+        display.register(&EpochMetrics::<B::InnerBackend>::new(state.classes.len(), Totals::default()));
         display.line(format_args!(
-            "{} with {} parameters on {} training and {} validation images of {} classes in {}",
+            "{} with {} parameters on {}: {}, {}, {}",
             config.arch.name(),
             model.num_params(),
-            images[0],
-            images[1],
-            state.classes.len(),
             train.files().path().parent().unwrap_or(Path::new(".")).display(),
+            count(images[0], "training image", "training images"),
+            count(images[1], "validation image", "validation images"),
+            count(state.classes.len(), "class", "classes"),
         ));
         display.line(format_args!("writing to {}", run.path().display()));
         Ok(Self {
@@ -176,6 +176,10 @@ impl<B: TrainBackend> Trainer<B> {
     }
 
     fn run(mut self) -> Result<Outcome, Error> {
+        if self.state.epoch > self.config.epochs {
+            let epochs = count(self.config.epochs, "epoch", "epochs");
+            self.display.line(format_args!("this run is complete: {epochs} of {}", self.config.epochs));
+        }
         let mut saved = Ok(());
         while self.state.epoch <= self.config.epochs {
             let started = Instant::now();
@@ -207,8 +211,8 @@ impl<B: TrainBackend> Trainer<B> {
         let val_accuracy = self.state.val_accuracy().expect("a run has at least one epoch");
         if self.failures.count > 0 {
             self.display.line(format_args!(
-                "{} times an image could not be read and was left out",
-                self.failures.count
+                "an image could not be read and was left out {}",
+                count(self.failures.count, "time", "times")
             ));
         }
         Ok(Outcome::Finished { val_accuracy })
@@ -317,10 +321,18 @@ impl<B: TrainBackend> Trainer<B> {
             return Err(Error::Diverged { loss, epoch: self.state.epoch, update });
         }
         let images = metrics.totals().images - before.images;
-        states.extend(metrics.pace(submitted.lr, images as f64 / clock.elapsed().as_secs_f64()));
+        let pace =
+            Pace { lr: submitted.lr, images_per_second: images as f64 / clock.elapsed().as_secs_f64() };
         *clock = Instant::now();
-        let seen = metrics.totals().images + metrics.totals().unreadable;
-        self.display.train(states, self.position(update, seen, self.state.images[0]));
+        states.extend(metrics.pace(pace));
+        let position = Position {
+            epoch: self.state.epoch,
+            epochs: self.config.epochs,
+            iteration: update,
+            images_total: self.state.images[0],
+            totals: *metrics.totals(),
+        };
+        self.display.train(states, position, pace);
         Ok(())
     }
 
@@ -329,28 +341,24 @@ impl<B: TrainBackend> Trainer<B> {
         let model = self.model.valid();
         let mut batch = 0;
         let Self { display, interrupter, config, state, val, device, .. } = self;
-        let position = |iteration, images| Position {
-            epoch: state.epoch,
-            epochs: config.epochs,
-            iteration,
-            images,
-            images_total: state.images[1],
-        };
         evaluate::<<B as AutodiffBackend>::InnerBackend>(
             &model,
             val,
             config.batch_size,
             device,
-            |states, images| {
+            |states, totals| {
                 batch += 1;
-                display.val(states, position(batch, images));
+                let position = Position {
+                    epoch: state.epoch,
+                    epochs: config.epochs,
+                    iteration: batch,
+                    images_total: state.images[1],
+                    totals: *totals,
+                };
+                display.val(states, position);
                 !interrupter.should_stop()
             },
         )
-    }
-
-    fn position(&self, iteration: usize, images: usize, images_total: usize) -> Position {
-        Position { epoch: self.state.epoch, epochs: self.config.epochs, iteration, images, images_total }
     }
 
     /// Records the epoch and moves on to the next.

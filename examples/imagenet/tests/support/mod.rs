@@ -35,12 +35,14 @@ fn picture(class: &str, index: usize) -> RgbImage {
 pub fn config(root: &Path, extra: &str) -> PathBuf {
     let path = root.join("config.toml");
     let data = root.join("data");
+    // The plain network has no levels.
+    let levels = if extra.contains("convnext") { "" } else { "levels = [2, 1, 1, 1]" };
     let text = format!(
         "data = '{}'\n\
          size = 'micro'\n\
          depths = [1, 1, 1, 1]\n\
          dims = [6, 8, 8, 8]\n\
-         levels = [2, 1, 1, 1]\n\
+         {levels}\n\
          layer_scale = 1.0\n\
          input_size = 32\n\
          crop_scale = [0.5, 1.0]\n\
