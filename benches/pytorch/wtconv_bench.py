@@ -188,9 +188,10 @@ def graphed(module, x, dy, train):
 
 def relative_error(got, expected):
     got, expected = got.double().cpu(), expected.double().cpu()
-    size = expected.norm()
-    difference = (got - expected).norm()
-    return float(difference / size) if size > 0 else float(difference)
+    size, difference = float(expected.norm()), float((got - expected).norm())
+    error = difference / size if size > 0 else difference
+    # JSON has no NaN: the largest number is as wrong, and can be read again.
+    return error if math.isfinite(error) else sys.float_info.max
 
 
 def errors(module, x, dy, train):

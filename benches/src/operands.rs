@@ -50,7 +50,7 @@ impl<B: Backend> Parameters<B> {
             filters: random([channels, bands, kernel_size, kernel_size], dtype, device),
             // A convolution has no scale.
             scales: match levels {
-                0 => Tensor::ones([channels, 1], device).cast(dtype.of_tensors()),
+                0 => Tensor::<B, 2>::ones([channels, 1], device).cast(dtype.of_tensors()),
                 _ => random([channels, bands], dtype, device),
             },
             bias: random([channels], dtype, device),
@@ -60,7 +60,7 @@ impl<B: Backend> Parameters<B> {
 
 /// Uniform in -1..1.
 fn random<B: Backend, const D: usize>(shape: [usize; D], dtype: Dtype, device: &B::Device) -> Tensor<B, D> {
-    Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device).cast(dtype.of_tensors())
+    Tensor::<B, D>::random(shape, Distribution::Uniform(-1.0, 1.0), device).cast(dtype.of_tensors())
 }
 
 /// A layer with its parameters in place.

@@ -197,7 +197,8 @@ impl<B: Target> Sweep<B> {
                 (None, Err(error)) => Err(anyhow::anyhow!("no input: {error:#}")),
                 (None, Ok(input)) => attempt(|| {
                     if case.as_ref().is_none_or(|subject| !subject.expected.is_of(&measurement.case)) {
-                        case = None;
+                        // The old case's tensors go before the new one's come.
+                        drop(case.take());
                         case = Some(Subject::new(
                             &measurement.case,
                             group.dtype,

@@ -1,6 +1,5 @@
 //! What a backend tells about its device.
 
-use anyhow::Context;
 use burn_wtconv::WtConvBackend;
 use wtconv_kernels::DeviceLimits;
 
@@ -84,17 +83,17 @@ impl Target for burn::backend::Wgpu {
     }
 
     fn limits(device: &Self::Device) -> Option<DeviceLimits> {
-        use cubecl::Runtime;
+        use cubecl::prelude::Runtime;
         Some(DeviceLimits::of(&cubecl::wgpu::WgpuRuntime::client(device)))
     }
 
     fn copy(device: &Self::Device, bytes: usize) -> anyhow::Result<Measured> {
-        use cubecl::Runtime;
+        use cubecl::prelude::Runtime;
         copy::device::time(&cubecl::wgpu::WgpuRuntime::client(device), bytes)
     }
 
     fn peak_memory(device: &Self::Device, work: &mut dyn FnMut()) -> Option<u64> {
-        use cubecl::Runtime;
+        use cubecl::prelude::Runtime;
         memory::device::peak(&cubecl::wgpu::WgpuRuntime::client(device), work)
     }
 }
@@ -105,6 +104,8 @@ impl Target for burn::backend::Cuda {
     const MEMORY_METHOD: &'static str = memory::DEVICE_METHOD;
 
     fn describe(device: &Self::Device) -> Description {
+        use anyhow::Context;
+
         let query = |field: &str| -> anyhow::Result<String> {
             let output = std::process::Command::new("nvidia-smi")
                 .args([format!("--query-gpu={field}"), "--format=csv,noheader".to_owned()])
@@ -120,17 +121,17 @@ impl Target for burn::backend::Cuda {
     }
 
     fn limits(device: &Self::Device) -> Option<DeviceLimits> {
-        use cubecl::Runtime;
+        use cubecl::prelude::Runtime;
         Some(DeviceLimits::of(&cubecl::cuda::CudaRuntime::client(device)))
     }
 
     fn copy(device: &Self::Device, bytes: usize) -> anyhow::Result<Measured> {
-        use cubecl::Runtime;
+        use cubecl::prelude::Runtime;
         copy::device::time(&cubecl::cuda::CudaRuntime::client(device), bytes)
     }
 
     fn peak_memory(device: &Self::Device, work: &mut dyn FnMut()) -> Option<u64> {
-        use cubecl::Runtime;
+        use cubecl::prelude::Runtime;
         memory::device::peak(&cubecl::cuda::CudaRuntime::client(device), work)
     }
 }

@@ -52,7 +52,10 @@ fn a_sweep_writes_everything_and_compares_with_itself() {
     let report = std::fs::read_to_string(out.join("report.md")).unwrap();
     for name in ["speedup-forward", "memory-train", "pixel-train", "floor-forward"] {
         assert!(report.contains(&format!("({name}.svg)")), "{name}");
-        assert!(std::fs::read_to_string(out.join(format!("{name}.svg"))).unwrap().contains("</svg>"), "{name}");
+        assert!(
+            std::fs::read_to_string(out.join(format!("{name}.svg"))).unwrap().contains("</svg>"),
+            "{name}"
+        );
         assert!(std::fs::read(out.join(format!("{name}.png"))).unwrap().starts_with(b"\x89PNG"), "{name}");
     }
     let path = out.to_str().unwrap();
@@ -68,7 +71,10 @@ fn what_the_time_budget_does_not_reach_is_a_row_too() {
     let rows = rows(directory.path());
     assert_eq!(rows.len(), 3);
     for row in rows {
-        assert_eq!((&row["status"], &row["reason"]), (&"skipped".into(), &"the time budget was spent".into()));
+        assert_eq!(
+            (&row["status"], &row["reason"]),
+            (&"skipped".into(), &"the time budget was spent".into())
+        );
     }
 }
 
@@ -81,4 +87,15 @@ fn a_backend_that_is_not_in_the_build_names_its_feature() {
     assert!(!output.status.success());
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("no cuda backend") && text.contains("--features cuda"), "{text}");
+}
+
+#[test]
+fn the_readme_is_in_step_with_the_records() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the repository");
+    let output = Command::new(env!("CARGO_BIN_EXE_benches"))
+        .args(["readme", "--check"])
+        .current_dir(root)
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -165,7 +165,8 @@ pub(crate) fn bars(
 ) -> anyhow::Result<Option<String>> {
     const BAR: i32 = 12;
     const GAP: i32 = 10;
-    const TOP: i32 = 70;
+    const LEGEND: (i32, i32) = (20, 46);
+    const LINE: i32 = 18;
     const VALUE: i32 = 60;
     let values = || series.iter().flat_map(|series| series.values.iter().flatten().copied());
     let positive = || values().filter(|value| *value > 0.0 && value.is_finite());
@@ -177,30 +178,38 @@ pub(crate) fn bars(
     let right = WIDTH as i32 - VALUE;
     let at = |value: f64| left + ((value.log10() - from) / (to - from) * f64::from(right - left)) as i32;
 
+    let mut places = Vec::with_capacity(series.len());
+    let (mut x, mut y) = LEGEND;
+    for series in series {
+        let width = 30 + 8 * series.name.chars().count() as i32;
+        if x > LEGEND.0 && x + width > WIDTH as i32 {
+            (x, y) = (LEGEND.0, y + LINE);
+        }
+        places.push((x, y));
+        x += width;
+    }
+    let top = y + LINE + 8;
     let group = BAR * series.len() as i32 + GAP;
-    let legend = TOP - 20;
-    let height = TOP + group * labels.len() as i32 + 40;
+    let height = top + group * labels.len() as i32 + 40;
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, height as u32)).into_drawing_area();
         area.fill(&WHITE).map_err(draw_error)?;
         text(&area, title, (20, 12), 18)?;
-        let mut x = 20;
-        for (index, series) in series.iter().enumerate() {
-            swatch(&area, (x, legend), COLOURS[index % COLOURS.len()])?;
-            text(&area, &series.name, (x + 16, legend), 12)?;
-            x += 30 + 8 * series.name.chars().count() as i32;
+        for (index, (series, &(x, y))) in series.iter().zip(&places).enumerate() {
+            swatch(&area, (x, y), COLOURS[index % COLOURS.len()])?;
+            text(&area, &series.name, (x + 16, y), 12)?;
         }
         let bottom = height - 30;
         for decade in from as i32..=to.floor() as i32 {
             let x = at(10f64.powi(decade));
-            let line = PathElement::new(vec![(x, TOP - 4), (x, bottom)], BLACK.mix(0.2));
+            let line = PathElement::new(vec![(x, top - 4), (x, bottom)], BLACK.mix(0.2));
             area.draw(&line).map_err(draw_error)?;
             text(&area, &format!("{} {unit}", 10f64.powi(decade)), (x - 8, bottom + 6), 12)?;
         }
         let zero = at(1.0);
         for (row, label) in labels.iter().enumerate() {
-            let y = TOP + group * row as i32;
+            let y = top + group * row as i32;
             text(&area, label, (12, y + (group - GAP) / 2 - 6), 12)?;
             for (index, series) in series.iter().enumerate() {
                 let y = y + BAR * index as i32;
