@@ -20,18 +20,22 @@ pub(crate) fn peak_of_heap(work: &mut dyn FnMut()) -> u64 {
 /// How [`device::peak`] measures, in words.
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 pub(crate) const DEVICE_METHOD: &str = "highest of the bytes in use that CubeCL's allocator reports while a second \
-     thread asks it as often as it answers, over 30 calls, less those before; a peak shorter than two answers can be \
-     missed, and what the pools reserve beyond it is not counted";
+     thread asks it as often as it answers, over half a second of calls (at most 200, at least 3), less those before; it \
+     is a lower bound, since a peak between two answers is missed, and what the pools reserve beyond it is not counted";
 
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 pub(crate) mod device {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::time::{Duration, Instant};
 
     use cubecl::prelude::*;
     use cubecl::stream_id::StreamId;
 
-    const CALLS: usize = 30;
+    const LEAST_CALLS: usize = 3;
+    const MOST_CALLS: usize = 200;
+    /// After which no further call starts.
+    const LIMIT: Duration = Duration::from_millis(500);
 
     /// Ends the sampling however the calls end.
     struct Finish<'a>(&'a AtomicBool);
@@ -61,7 +65,13 @@ pub(crate) mod device {
             });
             let finish = Finish(&done);
             ready.wait();
-            (0..CALLS).for_each(|_| work());
+            let start = Instant::now();
+            for call in 0..MOST_CALLS {
+                if call >= LEAST_CALLS && start.elapsed() >= LIMIT {
+                    break;
+                }
+                work();
+            }
             drop(finish);
         });
         Some(peak.into_inner() - before)

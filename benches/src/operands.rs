@@ -65,7 +65,7 @@ fn random<B: Backend, const D: usize>(shape: [usize; D], dtype: Dtype, device: &
 
 /// A layer with its parameters in place.
 enum Operator<B: Backend> {
-    Layer(WtConv2d<B>, Option<RouteKind>),
+    Layer(Box<WtConv2d<B>>, Option<RouteKind>),
     Conv2d { weight: Tensor<B, 4>, bias: Tensor<B, 1> },
 }
 
@@ -83,7 +83,7 @@ impl<B: WtConvBackend> Operator<B> {
             bias: Some(Param::from_tensor(bias)),
             stride: 1,
         };
-        Self::Layer(layer, forced)
+        Self::Layer(Box::new(layer), forced)
     }
 
     fn forward(&self, x: Tensor<B, 4>) -> anyhow::Result<Tensor<B, 4>> {

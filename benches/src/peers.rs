@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use crate::report::markdown;
-use crate::report::plots::{Series, bars, save};
+use crate::report::plots::{Axis, Series, bars, save};
 use crate::report::table::{Table, number};
 use crate::results::{Results, Row, RowKey, Status};
 
@@ -159,7 +159,10 @@ impl Merged {
                 })
                 .collect();
             let title = format!("Microseconds of a call, {pass}");
-            plots.extend(bars(&title, "us", &labels, &series)?.map(|svg| (format!("peers-{pass}"), svg)));
+            plots.extend(
+                bars(&title, "us", Axis::Decades, &labels, &series)?
+                    .map(|svg| (format!("peers-{pass}"), svg)),
+            );
         }
         Ok(plots)
     }

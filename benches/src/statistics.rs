@@ -27,11 +27,6 @@ impl Timing {
             calls_per_batch,
         })
     }
-
-    /// How far apart the 90th and the 10th percentile are, as a share of the median.
-    pub(crate) fn spread(&self) -> f64 {
-        (self.p90_ms - self.p10_ms) / self.median_ms
-    }
 }
 
 /// The value below which `share` of `sorted` lies, linear between neighbours; `None` of nothing.
@@ -62,7 +57,6 @@ mod tests {
         let timing = Timing::of((0..=10).rev().map(f64::from).collect(), 3).unwrap();
         assert_eq!((timing.p10_ms, timing.median_ms, timing.p90_ms), (1.0, 5.0, 9.0));
         assert_eq!((timing.batches, timing.calls_per_batch), (11, 3));
-        assert_eq!(timing.spread(), 8.0 / 5.0);
         assert_eq!(Timing::of(Vec::new(), 1), None);
     }
 }

@@ -54,6 +54,9 @@ pub struct Options {
     /// Start no row after this long (90s, 10m, 2h); what is left is skipped, and everything is written
     #[arg(long, value_parser = duration)]
     time_budget: Option<Duration>,
+    /// Start no further batch of a row after this long [default: 10s, and 0.5s for smoke]
+    #[arg(long, value_parser = duration)]
+    row_time: Option<Duration>,
     /// Time every row twice and compare it with itself
     #[arg(long)]
     null: bool,
@@ -74,6 +77,12 @@ fn duration(text: &str) -> anyhow::Result<Duration> {
 }
 
 impl Options {
+    fn schedule(&self) -> Schedule {
+        let smoke = self.shape.is_empty() && self.preset.unwrap_or(Preset::Smoke) == Preset::Smoke;
+        let limit = if smoke { Duration::from_millis(500) } else { Schedule::default().limit };
+        Schedule { limit: self.row_time.unwrap_or(limit), ..Schedule::default() }
+    }
+
     fn selection(&self) -> anyhow::Result<Selection> {
         let cases = if self.shape.is_empty() {
             self.preset.unwrap_or(Preset::Smoke).cases()
@@ -108,6 +117,7 @@ pub(crate) fn run<B: Target>(backend: &str, options: &Options) -> anyhow::Result
         device,
         end: options.time_budget.map(|budget| Instant::now() + budget),
         null: options.null,
+        schedule: options.schedule(),
     };
     let total: usize = groups.iter().map(|group| group.measurements.len()).sum();
     let progress = ProgressBar::new(total as u64).with_style(
@@ -146,6 +156,7 @@ struct Sweep<B: Target> {
     device: B::Device,
     end: Option<Instant>,
     null: bool,
+    schedule: Schedule,
 }
 
 impl<B: Target> Sweep<B> {
@@ -236,12 +247,11 @@ impl<B: Target> Sweep<B> {
             row.reason = Some(reason);
             return Ok(());
         }
-        let schedule = Schedule::default();
-        let measured = measure(&mut call, &schedule)?;
+        let measured = measure(&mut call, &self.schedule)?;
         row.first_call_ms = Some(measured.first_call_ms);
         row.timing = Some(measured.timing);
         if self.null {
-            row.again = Some(measure(&mut call, &schedule)?.timing);
+            row.again = Some(measure(&mut call, &self.schedule)?.timing);
         }
         row.peak_memory_bytes = peak_memory::<B>(&mut call, &self.device)?;
         row.errors = subject.expected.errors(&call.outcome()?);

@@ -118,7 +118,7 @@ fn speed_ups(rows: &[&Row], pass: Pass) -> anyhow::Result<Option<String>> {
         all.insert(0, series("over tensor ops", |row| row.over_tensor_ops));
     }
     let labels: Vec<String> = layer.iter().map(|row| label(row, rows)).collect();
-    bars(&format!("Times as fast: {route}, {pass}"), "times as fast", &labels, &all)
+    bars(&format!("Times as fast: {route}, {pass}"), "x", Axis::Ratios, &labels, &all)
 }
 
 fn memory(rows: &[&Row], pass: Pass) -> anyhow::Result<Option<String>> {
@@ -153,13 +153,52 @@ fn memory(rows: &[&Row], pass: Pass) -> anyhow::Result<Option<String>> {
             values: layers.iter().map(|layer| mebibytes(layer, route)).collect(),
         })
         .collect();
-    bars(&format!("Peak added memory, {pass}"), "MiB", &labels, &series)
+    bars(&format!("Peak added memory, {pass}"), "MiB", Axis::Linear, &labels, &series)
 }
 
-/// Horizontal bars in groups, on a logarithmic axis; `None` without any value.
+/// Where bars begin and how their axis goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Axis {
+    /// At 0, linear.
+    Linear,
+    /// At the decade below the smallest value, logarithmic.
+    Decades,
+    /// At 1, where nothing changes, logarithmic.
+    Ratios,
+}
+
+impl Axis {
+    /// Of the values, the range from `0.0` to `1.0` along the axis.
+    fn range(self, smallest: f64, largest: f64) -> [f64; 2] {
+        match self {
+            Self::Linear => [0.0, largest],
+            Self::Decades => [smallest.log10().floor(), largest.log10()],
+            Self::Ratios => [smallest.min(1.0).log10().floor(), largest.max(1.2).log10()],
+        }
+    }
+
+    fn position(self, value: f64) -> f64 {
+        if self == Self::Linear { value } else { value.log10() }
+    }
+
+    /// Values to mark between `from` and `to`.
+    fn marks(self, [from, to]: [f64; 2]) -> Vec<f64> {
+        match self {
+            Self::Linear => {
+                let step = 10f64.powf(to.log10().floor());
+                let step = if to / step < 3.0 { step / 2.0 } else { step };
+                (0..=(to / step).floor() as i32).map(|mark| f64::from(mark) * step).collect()
+            }
+            _ => (from as i32..=to.floor() as i32).map(|decade| 10f64.powi(decade)).collect(),
+        }
+    }
+}
+
+/// Horizontal bars in groups; `None` without any value.
 pub(crate) fn bars(
     title: &str,
     unit: &str,
+    axis: Axis,
     labels: &[String],
     series: &[Series],
 ) -> anyhow::Result<Option<String>> {
@@ -171,12 +210,11 @@ pub(crate) fn bars(
     let values = || series.iter().flat_map(|series| series.values.iter().flatten().copied());
     let positive = || values().filter(|value| *value > 0.0 && value.is_finite());
     let Some(largest) = positive().max_by(f64::total_cmp) else { return Ok(None) };
-    // Decades around all values and 1, so that bars of speed-ups begin where nothing changed.
-    let smallest = positive().fold(1.0, f64::min);
-    let (from, to) = (smallest.log10().floor(), largest.max(1.0).log10().max(smallest.log10().floor() + 0.5));
+    let [from, to] = axis.range(positive().fold(largest, f64::min), largest);
     let left = 20 + 8 * labels.iter().map(|label| label.chars().count()).max().unwrap_or(0) as i32;
     let right = WIDTH as i32 - VALUE;
-    let at = |value: f64| left + ((value.log10() - from) / (to - from) * f64::from(right - left)) as i32;
+    let width = f64::from(right - left) / (to - from).max(f64::MIN_POSITIVE);
+    let at = |value: f64| left + ((axis.position(value) - from) * width) as i32;
 
     let mut places = Vec::with_capacity(series.len());
     let (mut x, mut y) = LEGEND;
@@ -201,13 +239,13 @@ pub(crate) fn bars(
             text(&area, &series.name, (x + 16, y), 12)?;
         }
         let bottom = height - 30;
-        for decade in from as i32..=to.floor() as i32 {
-            let x = at(10f64.powi(decade));
+        for mark in axis.marks([from, to]) {
+            let x = at(mark);
             let line = PathElement::new(vec![(x, top - 4), (x, bottom)], BLACK.mix(0.2));
             area.draw(&line).map_err(draw_error)?;
-            text(&area, &format!("{} {unit}", 10f64.powi(decade)), (x - 8, bottom + 6), 12)?;
+            text(&area, &format!("{} {unit}", number(Some(mark))), (x - 8, bottom + 6), 12)?;
         }
-        let zero = at(1.0);
+        let zero = if axis == Axis::Ratios { at(1.0) } else { left };
         for (row, label) in labels.iter().enumerate() {
             let y = top + group * row as i32;
             text(&area, label, (12, y + (group - GAP) / 2 - 6), 12)?;
@@ -379,6 +417,16 @@ mod tests {
             assert!(png(svg).unwrap().starts_with(b"\x89PNG"), "{name}");
         }
         assert!(plots[0].1.contains("2x8x16x16 L2"));
+    }
+
+    #[test]
+    fn axes_begin_where_their_bars_do() {
+        assert_eq!(Axis::Linear.range(3.0, 250.0), [0.0, 250.0]);
+        assert_eq!(Axis::Linear.marks([0.0, 250.0]), [0.0, 50.0, 100.0, 150.0, 200.0, 250.0]);
+        assert_eq!(Axis::Decades.range(30.0, 1000.0), [1.0, 3.0]);
+        assert_eq!(Axis::Decades.marks([1.0, 3.0]), [10.0, 100.0, 1000.0]);
+        assert_eq!(Axis::Ratios.range(0.5, 10.0), [-1.0, 1.0]);
+        assert_eq!(Axis::Ratios.range(2.0, 10.0), [0.0, 1.0]);
     }
 
     #[test]

@@ -22,6 +22,18 @@ impl Table {
         self.rows.len() - 1
     }
 
+    /// Without the columns of these names, and without those that have nothing in them.
+    pub(crate) fn without(&self, names: &[&str]) -> Self {
+        let (head, body) = self.rows.split_first().expect("a table has a head");
+        let kept = |column: usize| {
+            let empty = |row: &Vec<String>| matches!(row[column].as_str(), "" | "-");
+            !names.contains(&head[column].as_str()) && !body.iter().all(empty)
+        };
+        let columns: Vec<usize> = (0..head.len()).filter(|&column| kept(column)).collect();
+        let cells = |row: &Vec<String>| columns.iter().map(|&column| row[column].clone()).collect();
+        Self { rows: self.rows.iter().map(cells).collect() }
+    }
+
     /// Columns padded to one width; numbers to the right.
     pub(crate) fn to_text(&self) -> String {
         let widths = self.widths();
@@ -237,6 +249,14 @@ mod tests {
             table.to_markdown(),
             "| route | ms |\n|---|---|\n| fused | 1.5 |\n| tensor-ops | 12.5 |\n"
         );
+    }
+
+    #[test]
+    fn columns_are_left_out_by_name_and_when_empty() {
+        let mut table = Table::new(["route", "ms", "launches", "paper"]);
+        table.push(["fused", "1.5", "-", "7"].map(str::to_owned).to_vec());
+        table.push(["tensor-ops", "-", "-", "7"].map(str::to_owned).to_vec());
+        assert_eq!(table.without(&["paper"]).to_text(), "route       ms\nfused       1.5\ntensor-ops    -\n");
     }
 
     #[test]
