@@ -25,6 +25,17 @@ pub(crate) fn floor_tensors(pass: Pass) -> usize {
     }
 }
 
+/// Bytes of what a pass returns, which are in use at its end: `y`, or the gradients of the input and the parameters.
+pub(crate) fn result_bytes(case: &Case, dtype: Dtype, pass: Pass) -> u64 {
+    let (channels, bands) = (case.shape.0[1], 1 + 4 * case.levels);
+    let filters = channels * bands * case.kernel_size * case.kernel_size;
+    let elements = match pass {
+        Pass::Forward => case.shape.elements(),
+        Pass::Backward | Pass::Train => case.shape.elements() + filters,
+    };
+    (elements * dtype.size()) as u64
+}
+
 /// Plans a pass.
 ///
 /// # Errors
@@ -104,6 +115,13 @@ mod tests {
         assert_eq!(train.launches, forward.launches + backward.launches);
         let half = fused(&case, Dtype::F16, Layout::Nhwc, Pass::Forward, &HOPPER).unwrap();
         assert_eq!(half.bytes, forward.bytes / 2);
+    }
+
+    #[test]
+    fn results_are_the_output_or_the_gradients() {
+        let case = Case { shape: Shape([2, 3, 10, 10]), levels: 1, kernel_size: 5 };
+        assert_eq!(result_bytes(&case, Dtype::F32, Pass::Forward), 600 * 4);
+        assert_eq!(result_bytes(&case, Dtype::F16, Pass::Train), (600 + 3 * 5 * 25) * 2);
     }
 
     #[test]

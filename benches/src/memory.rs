@@ -21,7 +21,8 @@ pub(crate) fn peak_of_heap(work: &mut dyn FnMut()) -> u64 {
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 pub(crate) const DEVICE_METHOD: &str = "highest of the bytes in use that CubeCL's allocator reports while a second \
      thread asks it as often as it answers, over half a second of calls (at most 200, at least 3), less those before; it \
-     is a lower bound, since a peak between two answers is missed, and what the pools reserve beyond it is not counted";
+     is a lower bound, since a peak between two answers is missed, of a \
+     sweep's row never below the size of what the call returns; what the pools reserve beyond it is not counted";
 
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 pub(crate) mod device {

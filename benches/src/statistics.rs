@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(percentile(&values, 0.0), Some(1.0));
         assert_eq!(percentile(&values, 0.5), Some(4.0));
         assert_eq!(percentile(&values, 1.0), Some(16.0));
-        assert_eq!(percentile(&values, 0.125), Some(1.5));
+        assert_eq!(percentile(&values, 0.0625), Some(1.25));
         assert_eq!(percentile(&[3.0], 0.9), Some(3.0));
         assert_eq!(percentile(&[], 0.5), None);
     }
