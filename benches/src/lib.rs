@@ -37,7 +37,9 @@ mod target;
 mod traffic;
 
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 pub use cli::{BackendName, Cli, Command, OnBackend};
 pub use target::Target;
@@ -73,17 +75,23 @@ pub fn run_without_device(command: &Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Lets Ctrl-C end a run after the batch in progress, with everything written; a second one ends it at once.
+/// Lets Ctrl-C end a run after the batch in progress, with everything written; one more a second later ends it at once.
+/// (`timeout` and some shells send one interrupt twice.)
 ///
 /// # Errors
 ///
 /// If the signal cannot be handled.
 pub fn stop_on_interrupt() -> anyhow::Result<()> {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
     ctrlc::set_handler(|| {
-        if measure::INTERRUPTED.swap(true, Ordering::Relaxed) {
+        measure::INTERRUPTED.store(true, Ordering::Relaxed);
+        let first = FIRST.get_or_init(|| {
+            eprintln!("ending after the batch in progress; once more to end at once");
+            Instant::now()
+        });
+        if first.elapsed() > Duration::from_secs(1) {
             std::process::exit(130);
         }
-        eprintln!("ending after the batch in progress; once more to end at once");
     })?;
     Ok(())
 }
