@@ -1,6 +1,8 @@
-//! Training step of a depthwise convolution: what the filter gradient costs by each way to compute it.
+//! `depthwise`: training step of a depthwise convolution: what the filter gradient costs by each way to compute it.
 
-use anyhow::ensure;
+use std::process::ExitCode;
+
+use anyhow::{anyhow, ensure};
 use burn::backend::Autodiff;
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
@@ -8,10 +10,12 @@ use burn::tensor::{Distribution, Tensor};
 use burn_wtconv::{WtConvBackend, reference, wtconv2d};
 use clap::Args;
 
-use crate::timing::time;
+use crate::measure::{Schedule, Work, measure};
+use crate::statistics::Timing;
 
-#[derive(Args)]
-pub(crate) struct Options {
+/// Options of `depthwise`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
     /// Images
     #[arg(long, default_value_t = 2)]
     batch: usize,
@@ -24,26 +28,23 @@ pub(crate) struct Options {
     /// Height and width of a filter, odd
     #[arg(long, default_value_t = 5)]
     kernel_size: usize,
-    /// Timed runs of each way
-    #[arg(long, default_value_t = 5)]
-    repeats: usize,
 }
 
-pub(crate) fn run<B: WtConvBackend>(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run<B: WtConvBackend>(options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(options.kernel_size % 2 == 1, "expected an odd kernel size, got {}", options.kernel_size);
     println!("training step of a depthwise convolution, ms (p10 median p90)");
     println!("{:>18} {:>24} {:>24} {:>24}", "shape", "Burn's conv2d", "reference, autodiff", "layer");
     for &channels in &options.channels {
         let side = (options.side * 96 / channels).max(1);
-        measure::<B>(options, channels, side)?;
+        line::<B>(options, channels, side)?;
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
-fn measure<B: WtConvBackend>(options: &Options, channels: usize, side: usize) -> anyhow::Result<()> {
+fn line<B: WtConvBackend>(options: &Options, channels: usize, side: usize) -> anyhow::Result<()> {
     type A<B> = Autodiff<B>;
     let device = Default::default();
-    let Options { batch, kernel_size: k, repeats, .. } = *options;
+    let Options { batch, kernel_size: k, .. } = *options;
     let normal = Distribution::Normal(0.0, 1.0);
     let x = Tensor::<A<B>, 4>::random([batch, channels, side, side], normal, &device).require_grad();
     let filters = Tensor::<A<B>, 4>::random([channels, 1, k, k], normal, &device).require_grad();
@@ -70,16 +71,33 @@ fn measure<B: WtConvBackend>(options: &Options, channels: usize, side: usize) ->
         ensure!(error < 1e-4, "the filter gradient of the {what} is wrong: relative error {error:e}");
     }
 
-    let step = |forward: &dyn Fn() -> Tensor<A<B>, 4>| {
-        let timing = time::<B>(&device, repeats, || drop(filter_gradient(forward())));
-        format!("{:.2} {:.2} {:.2}", timing.p10, timing.median, timing.p90)
+    let step = |forward: &dyn Fn() -> Tensor<A<B>, 4>| -> anyhow::Result<String> {
+        let mut step = Step::<B> { call: &|| drop(filter_gradient(forward())), device: &device };
+        let Timing { p10_ms, median_ms, p90_ms, .. } = measure(&mut step, &Schedule::default())?.timing;
+        Ok(format!("{p10_ms:.2} {median_ms:.2} {p90_ms:.2}"))
     };
     println!(
         "{:>18} {:>24} {:>24} {:>24}",
         format!("{batch}x{channels}x{side}x{side}"),
-        step(&by_burn),
-        step(&by_reference),
-        step(&by_layer)
+        step(&by_burn)?,
+        step(&by_reference)?,
+        step(&by_layer)?
     );
     Ok(())
+}
+
+struct Step<'a, B: WtConvBackend> {
+    call: &'a dyn Fn(),
+    device: &'a B::Device,
+}
+
+impl<B: WtConvBackend> Work for Step<'_, B> {
+    fn call(&mut self) -> anyhow::Result<()> {
+        (self.call)();
+        Ok(())
+    }
+
+    fn sync(&self) -> anyhow::Result<()> {
+        B::sync(self.device).map_err(|error| anyhow!("the device failed: {error}"))
+    }
 }

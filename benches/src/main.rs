@@ -1,59 +1,32 @@
-//! Measurements: `cargo run --release -p benches -- --help`.
+//! Measurements: `cargo xtask bench --help`, or this binary alone.
 
 #![forbid(unsafe_code)]
 
-mod depthwise;
-mod timing;
+use std::process::ExitCode;
 
 use anyhow::bail;
-use burn_wtconv::WtConvBackend;
-use clap::{Parser, Subcommand, ValueEnum};
+use benches::{BackendName, Cli, Command, run_on, run_without_device, stop_on_interrupt};
+use clap::Parser;
 
-#[derive(Parser)]
-#[command(name = "benches", about = "Measurements of wavelet convolutions against what they replace")]
-struct Cli {
-    /// The backend to measure; it has to be among the cargo features of the build
-    #[arg(long, value_enum, default_value = "flex", global = true)]
-    backend: BackendName,
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Training step of a depthwise convolution: Burn's own conv2d, the reference operator, the layer
-    Depthwise(depthwise::Options),
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum BackendName {
-    Flex,
-    Ndarray,
-    Wgpu,
-    Cuda,
-}
-
-fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
-    match cli.backend {
+fn main() -> anyhow::Result<ExitCode> {
+    let command = Cli::parse().command;
+    let backend = match &command {
+        Command::Sweep(on) => on.backend,
+        Command::Model(on) => on.backend,
+        Command::Depthwise(on) => on.backend,
+        _ => return run_without_device(&command),
+    };
+    stop_on_interrupt()?;
+    match backend {
         #[cfg(feature = "flex")]
-        BackendName::Flex => run::<burn::backend::Flex>(&cli.command),
+        BackendName::Flex => run_on::<burn::backend::Flex>(&command),
         #[cfg(feature = "ndarray")]
-        BackendName::Ndarray => run::<burn::backend::NdArray>(&cli.command),
+        BackendName::Ndarray => run_on::<burn::backend::NdArray>(&command),
         #[cfg(feature = "wgpu")]
-        BackendName::Wgpu => run::<burn::backend::Wgpu>(&cli.command),
+        BackendName::Wgpu => run_on::<burn::backend::Wgpu>(&command),
         #[cfg(feature = "cuda")]
-        BackendName::Cuda => run::<burn::backend::Cuda>(&cli.command),
-        #[allow(unreachable_patterns)] // Reached by every backend whose feature is off.
-        backend => {
-            let feature = format!("{backend:?}").to_lowercase();
-            bail!("this build has no {feature} backend: build it with --features {feature}")
-        }
-    }
-}
-
-fn run<B: WtConvBackend>(command: &Command) -> anyhow::Result<()> {
-    match command {
-        Command::Depthwise(options) => depthwise::run::<B>(options),
+        BackendName::Cuda => run_on::<burn::backend::Cuda>(&command),
+        #[allow(unreachable_patterns, reason = "reached by every backend whose feature is off")]
+        backend => bail!("this build has no {0} backend: build it with --features {0}", backend.name()),
     }
 }

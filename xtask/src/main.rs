@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod cargo;
 mod test;
 
@@ -18,12 +19,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure: sweeps, models, comparisons, the README's tables (bench --help)
+    Bench(bench::Options),
     /// Run every test that this machine can run, backend by backend
     Test(test::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     match Cli::parse().command {
+        Command::Bench(options) => bench::run(&options),
         Command::Test(options) => test::run(&options),
     }
 }

@@ -1,0 +1,240 @@
+//! `compare`: what became slower or bigger between two runs, beyond the spread of both.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use clap::Args;
+
+use crate::report::table::{Table, mebibytes, number};
+use crate::results::{Results, Row, Status};
+
+/// Options of `compare`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// results.json of the run to compare with, or its directory
+    old: PathBuf,
+    /// results.json of the run to judge, or its directory
+    new: PathBuf,
+    /// What counts as slower or bigger: 5% or 0.05
+    #[arg(long, default_value = "5%", value_parser = share)]
+    threshold: f64,
+}
+
+/// Memory that differs by less is not bigger: allocators round.
+const MEMORY_SLACK: u64 = 1 << 20;
+
+fn share(text: &str) -> anyhow::Result<f64> {
+    let share = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
+        None => text.parse(),
+    };
+    let share = share.with_context(|| format!("expected a share such as 5% or 0.05, got {text:?}"))?;
+    ensure!(share >= 0.0 && share.is_finite(), "expected a share of at least 0, got {text:?}");
+    Ok(share)
+}
+
+/// Prints what changed; exit status 1 if something became worse.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let (old, new) = (Results::read(&options.old)?, Results::read(&options.new)?);
+    if old.machine != new.machine {
+        println!("the machines differ: {:?} and {:?}", old.machine, new.machine);
+    }
+    let comparison = compare(&old.rows, &new.rows, options.threshold);
+    let mut table =
+        Table::new(["", "shape", "L", "K", "dtype", "layout", "pass", "route", "old", "new", "new/old"]);
+    for change in comparison.changes.iter() {
+        table.push(change.cells());
+    }
+    if table.len() > 0 {
+        print!("{}", table.to_text());
+    }
+    let worse = comparison.changes.iter().filter(|change| change.kind.is_worse()).count();
+    println!(
+        "{} rows in both runs, {worse} worse, {} faster or smaller, beyond {}% and the spread of both; {} only in the \
+         old run, {} only in the new one",
+        comparison.both,
+        comparison.changes.len() - worse,
+        number(Some(options.threshold * 100.0)),
+        comparison.only_old,
+        comparison.only_new
+    );
+    Ok(if worse == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Slower,
+    Faster,
+    Bigger,
+    Smaller,
+    /// Measured before, and refused, failed or wrong now.
+    Broken,
+}
+
+impl Kind {
+    fn is_worse(self) -> bool {
+        matches!(self, Self::Slower | Self::Bigger | Self::Broken)
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Slower => "SLOWER",
+            Self::Faster => "faster",
+            Self::Bigger => "BIGGER",
+            Self::Smaller => "smaller",
+            Self::Broken => "BROKEN",
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Change<'a> {
+    kind: Kind,
+    old: &'a Row,
+    new: &'a Row,
+}
+
+impl Change<'_> {
+    fn cells(&self) -> Vec<String> {
+        let Self { kind, old, new } = self;
+        let key = &old.key;
+        let median = |row: &Row| row.timing.map(|timing| timing.median_ms);
+        let bytes = |row: &Row| row.peak_memory_bytes.map(|bytes| bytes as f64);
+        let ratio = |old: Option<f64>, new: Option<f64>| number(new.zip(old).map(|(new, old)| new / old));
+        let [before, now, ratio] = match kind {
+            Kind::Slower | Kind::Faster => {
+                let [old, new] = [median(old), median(new)];
+                [format!("{} ms", number(old)), format!("{} ms", number(new)), ratio(old, new)]
+            }
+            Kind::Bigger | Kind::Smaller => [
+                format!("{} MiB", mebibytes(old.peak_memory_bytes)),
+                format!("{} MiB", mebibytes(new.peak_memory_bytes)),
+                ratio(bytes(old), bytes(new)),
+            ],
+            Kind::Broken => [
+                format!("{} ms", number(median(old))),
+                new.reason.clone().unwrap_or_else(|| format!("{:?}", new.status)),
+                "-".to_owned(),
+            ],
+        };
+        let levels = [key.levels.to_string(), key.kernel_size.to_string()];
+        let words = [key.dtype.to_string(), key.layout.to_string(), key.pass.to_string(), key.route.clone()];
+        let head = [kind.word().to_owned(), key.shape.to_string()];
+        head.into_iter().chain(levels).chain(words).chain([before, now, ratio]).collect()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Comparison<'a> {
+    changes: Vec<Change<'a>>,
+    both: usize,
+    only_old: usize,
+    only_new: usize,
+}
+
+fn compare<'a>(old: &'a [Row], new: &'a [Row], threshold: f64) -> Comparison<'a> {
+    let mut comparison = Comparison::default();
+    for old in old.iter().filter(|row| row.status == Status::Measured) {
+        let Some(new) = new.iter().find(|row| row.key == old.key && row.status != Status::Skipped) else {
+            comparison.only_old += 1;
+            continue;
+        };
+        comparison.both += 1;
+        let kinds = [Some(Kind::Broken).filter(|_| new.status != Status::Measured)];
+        let kinds = kinds.into_iter().chain(match new.status {
+            Status::Measured => [time_change(old, new, threshold), memory_change(old, new, threshold)],
+            _ => [None, None],
+        });
+        comparison.changes.extend(kinds.flatten().map(|kind| Change { kind, old, new }));
+    }
+    let known = |row: &&Row| old.iter().any(|old| old.key == row.key && old.status == Status::Measured);
+    comparison.only_new = new.iter().filter(|row| row.status == Status::Measured && !known(row)).count();
+    comparison
+}
+
+/// Medians that differ by more than the threshold while the ranges from p10 to p90 are apart.
+fn time_change(old: &Row, new: &Row, threshold: f64) -> Option<Kind> {
+    let (old, new) = (old.timing?, new.timing?);
+    if new.median_ms > old.median_ms * (1.0 + threshold) && new.p10_ms > old.p90_ms {
+        Some(Kind::Slower)
+    } else if old.median_ms > new.median_ms * (1.0 + threshold) && old.p10_ms > new.p90_ms {
+        Some(Kind::Faster)
+    } else {
+        None
+    }
+}
+
+fn memory_change(old: &Row, new: &Row, threshold: f64) -> Option<Kind> {
+    let (old, new) = (old.peak_memory_bytes?, new.peak_memory_bytes?);
+    let beyond =
+        |more: u64, less: u64| more as f64 > less as f64 * (1.0 + threshold) && more - less > MEMORY_SLACK;
+    if beyond(new, old) {
+        Some(Kind::Bigger)
+    } else if beyond(old, new) {
+        Some(Kind::Smaller)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cases::Pass;
+    use crate::results::samples::row;
+
+    fn kinds(old: Row, new: Row, threshold: f64) -> Vec<Kind> {
+        compare(&[old], &[new], threshold).changes.iter().map(|change| change.kind).collect()
+    }
+
+    fn at(median_ms: f64) -> Row {
+        row("fused", 2, Pass::Forward, median_ms)
+    }
+
+    #[test]
+    fn a_run_against_itself_shows_nothing() {
+        assert_eq!(kinds(at(1.0), at(1.0), 0.0), []);
+    }
+
+    #[test]
+    fn slower_is_beyond_the_threshold_and_the_spread() {
+        assert_eq!(kinds(at(1.0), at(1.10), 0.05), [Kind::Slower]);
+        assert_eq!(kinds(at(1.10), at(1.0), 0.05), [Kind::Faster]);
+        assert_eq!(kinds(at(1.0), at(1.10), 0.2), [], "within the threshold");
+        // The rows spread by 2% to either side.
+        assert_eq!(kinds(at(1.0), at(1.03), 0.01), [], "within the spread");
+        let mut wide = at(1.10);
+        wide.timing.as_mut().unwrap().p10_ms = 0.9;
+        assert_eq!(kinds(at(1.0), wide, 0.05), [], "within a wide spread");
+    }
+
+    #[test]
+    fn bigger_is_beyond_the_threshold_and_a_mebibyte() {
+        let memory = |bytes: u64| Row { peak_memory_bytes: Some(bytes), ..at(1.0) };
+        assert_eq!(kinds(memory(100 << 20), memory(110 << 20), 0.05), [Kind::Bigger]);
+        assert_eq!(kinds(memory(110 << 20), memory(100 << 20), 0.05), [Kind::Smaller]);
+        assert_eq!(kinds(memory(100 << 20), memory(104 << 20), 0.05), []);
+        assert_eq!(kinds(memory(1000), memory(100_000), 0.05), []);
+    }
+
+    #[test]
+    fn a_row_that_no_longer_works_is_worse_and_one_that_was_not_run_is_not() {
+        let with = |status| Row { status, ..at(1.0) };
+        assert_eq!(kinds(at(1.0), with(Status::Wrong), 0.05), [Kind::Broken]);
+        assert_eq!(kinds(at(1.0), with(Status::Failed), 0.05), [Kind::Broken]);
+        let (old, new) = ([at(1.0)], [with(Status::Skipped), row("fused", 3, Pass::Forward, 1.0)]);
+        let comparison = compare(&old, &new, 0.05);
+        assert_eq!((comparison.both, comparison.only_old, comparison.only_new), (0, 1, 1));
+        assert!(comparison.changes.is_empty());
+    }
+
+    #[test]
+    fn thresholds_are_shares_or_percents() {
+        assert_eq!(share("5%").unwrap(), 0.05);
+        assert_eq!(share("0.25").unwrap(), 0.25);
+        for wrong in ["", "%", "-1%", "much"] {
+            assert!(share(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! `model`: whole models end to end, and how much of it the mixing layers are.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, anyhow, ensure};
+use burn::backend::Autodiff;
+use burn::module::{AutodiffModule, Module, ModuleMapper, Param};
+use burn::optim::adaptor::OptimizerAdaptor;
+use burn::optim::{AdamW, AdamWConfig, GradientsParams, Optimizer};
+use burn::tensor::activation::log_softmax;
+use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Distribution, Int, Tensor};
+use clap::{Args, ValueEnum};
+use wtconvnext::{Mixer, WtConvNext, WtConvNextConfig};
+
+use crate::attempt::attempt;
+use crate::cases::{Case, Dtype, Layout, Pass, Route, Shape};
+use crate::measure::{INTERRUPTED, Schedule, Work, measure};
+use crate::operands::{Call, Input, Parameters};
+use crate::report;
+use crate::results::{ModelRow, Results, Status};
+use crate::sweep::{one_line, peak_memory};
+use crate::target::Target;
+
+/// Options of `model`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Models by name
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "wtconvnext-t,convnext-t,wtconvnext-s,convnext-s,wtconvnext-b,convnext-b"
+    )]
+    model: Vec<String>,
+    /// Element types of images and parameters
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Dtype::F32])]
+    dtype: Vec<Dtype>,
+    /// What to run
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "inference,train")]
+    mode: Vec<Mode>,
+    /// Images of a batch
+    #[arg(long, default_value_t = 64)]
+    batch: usize,
+    /// Height and width of the images
+    #[arg(long, default_value_t = 224)]
+    size: usize,
+    /// Width of the logits
+    #[arg(long, default_value_t = 1000)]
+    classes: usize,
+    /// Order of the axes in memory for the mixing layers alone
+    #[arg(long, value_enum, default_value_t = Layout::Nchw)]
+    layout: Layout,
+    /// Where results.json and report.md go
+    #[arg(long, value_name = "DIR", default_value = "target/bench/model")]
+    out: PathBuf,
+    /// The commit to record [default: the one checked out]
+    #[arg(long)]
+    commit: Option<String>,
+}
+
+/// What of a model is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// The forward, without autodiff
+    Inference,
+    /// Forward, cross entropy and the gradients of all parameters
+    Train,
+    /// The same and a step of AdamW
+    TrainAdamw,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Inference => "inference",
+            Self::Train => "train",
+            Self::TrainAdamw => "train-adamw",
+        }
+    }
+}
+
+/// Measures every model and writes everything.
+pub(crate) fn run<B: Target>(backend: &str, options: &Options) -> anyhow::Result<ExitCode> {
+    ensure!(options.batch > 0 && options.classes > 0, "--batch and --classes must be at least 1");
+    let configs = options
+        .model
+        .iter()
+        .map(|name| Ok((name, WtConvNextConfig::named(name, options.classes)?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let device = B::Device::default();
+    let mut results = Results::begin::<B>(backend, options.commit.as_deref(), &device);
+    results.method.insert(
+        "mixing_ms".to_owned(),
+        format!(
+            "the mixing layer alone at the shape of each stage ({}, contiguous), times the blocks of the stage, summed; \
+             forward for inference, forward and backward for training",
+            options.layout
+        ),
+    );
+    for (name, config) in &configs {
+        for &dtype in &options.dtype {
+            for &mode in &options.mode {
+                eprintln!("{name} {dtype} {}", mode.name());
+                results.models.push(model_row::<B>(name, config, dtype, mode, options, &device));
+                results.write(&options.out)?;
+            }
+        }
+    }
+    report::write(&results, &options.out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn model_row<B: Target>(
+    name: &str,
+    config: &WtConvNextConfig,
+    dtype: Dtype,
+    mode: Mode,
+    options: &Options,
+    device: &B::Device,
+) -> ModelRow {
+    let mut row = ModelRow {
+        model: name.to_owned(),
+        dtype,
+        mode: mode.name().to_owned(),
+        batch: options.batch,
+        size: options.size,
+        status: Status::Skipped,
+        reason: Some("interrupted".to_owned()),
+        first_call_ms: None,
+        timing: None,
+        images_per_second: None,
+        peak_memory_bytes: None,
+        mixing_ms: None,
+        mixing_share: None,
+    };
+    if INTERRUPTED.load(Ordering::Relaxed) {
+        return row;
+    }
+    let outcome = attempt(|| {
+        let mut step = Step::<B>::new(config, dtype, mode, options, device)?;
+        let measured = measure(&mut step, &Schedule::default())?;
+        row.first_call_ms = Some(measured.first_call_ms);
+        row.timing = Some(measured.timing);
+        row.images_per_second = Some(options.batch as f64 / (measured.timing.median_ms * 1e-3));
+        row.peak_memory_bytes = peak_memory::<B>(&mut step, device)?;
+        drop(step);
+        let mixing = mixing_ms::<B>(config, dtype, mode, options, device)?;
+        row.mixing_ms = Some(mixing);
+        row.mixing_share = Some(mixing / measured.timing.median_ms);
+        Ok(())
+    });
+    match outcome {
+        Ok(()) => (row.status, row.reason) = (Status::Measured, None),
+        Err(_) if INTERRUPTED.load(Ordering::Relaxed) => {}
+        Err(error) => (row.status, row.reason) = (Status::Failed, Some(one_line(&format!("{error:#}")))),
+    }
+    row
+}
+
+/// Milliseconds of all mixing layers of a model, each alone.
+fn mixing_ms<B: Target>(
+    config: &WtConvNextConfig,
+    dtype: Dtype,
+    mode: Mode,
+    options: &Options,
+    device: &B::Device,
+) -> anyhow::Result<f64> {
+    let pass = if mode == Mode::Inference { Pass::Forward } else { Pass::Train };
+    let mut sum = 0.0;
+    for (stage, case) in stages(config, options.batch, options.size).into_iter().enumerate() {
+        let input = Input::<B>::random(case.shape, dtype, options.layout, device);
+        let parameters = Parameters::random(&case, dtype, device);
+        let call = |route| Call::new(route, pass, &input, &parameters);
+        let mut call = match config.mixer {
+            Mixer::Depthwise => call(Route::Conv2d(case.kernel_size)),
+            // As the model's own call goes: fused where the backend takes it.
+            Mixer::WtConv => Some(call(Route::Fused))
+                .filter(|call| call.refusal().is_none())
+                .unwrap_or_else(|| call(Route::TensorOps)),
+        };
+        let measured = measure(&mut call, &Schedule::default())?;
+        sum += measured.timing.median_ms * config.depths[stage] as f64;
+    }
+    Ok(sum)
+}
+
+/// The mixing layers of a model: one case a stage.
+fn stages(config: &WtConvNextConfig, batch: usize, size: usize) -> [Case; 4] {
+    std::array::from_fn(|stage| {
+        let side = ((size / 4) >> stage).max(1);
+        Case {
+            shape: Shape([batch, config.dims[stage], side, side]),
+            levels: if config.mixer == Mixer::WtConv { config.levels[stage] } else { 0 },
+            kernel_size: config.kernel_sizes[stage],
+        }
+    })
+}
+
+type AdamWOf<B> = OptimizerAdaptor<AdamW, WtConvNext<Autodiff<B>>, Autodiff<B>>;
+
+/// One step of a model.
+enum Step<B: Target> {
+    Inference {
+        model: WtConvNext<B>,
+        images: Tensor<B, 4>,
+    },
+    Train {
+        /// Taken and put back by the optimiser.
+        model: Option<WtConvNext<Autodiff<B>>>,
+        images: Tensor<B, 4>,
+        labels: Tensor<B, 1, Int>,
+        optimizer: Option<AdamWOf<B>>,
+    },
+}
+
+impl<B: Target> Step<B> {
+    fn new(
+        config: &WtConvNextConfig,
+        dtype: Dtype,
+        mode: Mode,
+        options: &Options,
+        device: &B::Device,
+    ) -> anyhow::Result<Self> {
+        B::seed(device, 7);
+        let Options { batch, size, classes, .. } = *options;
+        let model = config.try_init::<Autodiff<B>>(device)?.map(&mut Cast(dtype.of_tensors()));
+        let images = Tensor::<B, 4>::random(
+            [batch, config.in_channels, size, size],
+            Distribution::Normal(0.0, 1.0),
+            device,
+        )
+        .cast(dtype.of_tensors());
+        if mode == Mode::Inference {
+            return Ok(Self::Inference { model: model.valid(), images });
+        }
+        let labels: Vec<i64> = (0..batch).map(|image| (image * 37 % classes) as i64).collect();
+        let labels = Tensor::from_data(labels.as_slice(), device);
+        let optimizer = (mode == Mode::TrainAdamw).then(|| AdamWConfig::new().init());
+        Ok(Self::Train { model: Some(model), images, labels, optimizer })
+    }
+}
+
+impl<B: Target> Work for Step<B> {
+    fn call(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::Inference { model, images } => drop(model.forward(images.clone())),
+            Self::Train { model: place, images, labels, optimizer } => {
+                const LEARNING_RATE: f64 = 1e-4;
+                let model = place.take().context("an earlier step failed")?;
+                let logits = model.forward(Tensor::from_inner(images.clone()));
+                let labels = Tensor::<Autodiff<B>, 1, Int>::from_inner(labels.clone());
+                let gradients = GradientsParams::from_grads(cross_entropy(logits, labels).backward(), &model);
+                *place = Some(match optimizer {
+                    Some(optimizer) => optimizer.step(LEARNING_RATE, model, gradients),
+                    None => model,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> anyhow::Result<()> {
+        let (Self::Inference { images, .. } | Self::Train { images, .. }) = self;
+        B::sync(&images.device()).map_err(|error| anyhow!("the device failed: {error}"))
+    }
+}
+
+/// The mean over the batch.
+fn cross_entropy<B: Backend>(logits: Tensor<B, 2>, labels: Tensor<B, 1, Int>) -> Tensor<B, 1> {
+    let [batch, _] = logits.dims();
+    -log_softmax(logits, 1).gather(1, labels.reshape([batch, 1])).mean()
+}
+
+/// Casts every float parameter, which stays a leaf.
+struct Cast(DType);
+
+impl<B: burn::tensor::backend::AutodiffBackend> ModuleMapper<B> for Cast {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let dtype = self.0;
+        param.map(|tensor| Tensor::from_inner(tensor.inner().cast(dtype)).require_grad())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_are_those_of_the_presets() {
+        let presets = crate::cases::Preset::WtconvnextT.cases();
+        assert_eq!(stages(&WtConvNextConfig::tiny(10), 64, 224).to_vec(), presets);
+        let [first, .., last] = stages(&WtConvNextConfig::convnext_tiny(10), 2, 32);
+        assert_eq!((first.levels, first.kernel_size), (0, 7));
+        assert_eq!(last.shape, Shape([2, 768, 1, 1]));
+    }
+}

@@ -1,0 +1,38 @@
+//! What a run is turned into for people: a table in the terminal, plots, `report.md`.
+
+pub(crate) mod markdown;
+pub(crate) mod plots;
+pub(crate) mod table;
+
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::results::Results;
+
+/// Prints the table and writes all files into `directory`.
+///
+/// # Errors
+///
+/// If a file cannot be written.
+pub(crate) fn write(results: &Results, directory: &Path) -> anyhow::Result<()> {
+    if !results.rows.is_empty() {
+        // A terminal has no room for all of it; report.md has.
+        let wide = ["first ms", "GB/s", "MB moved", "paper", "reference"];
+        print!("{}", table::rows(results).without(&wide).to_text());
+    }
+    if !results.models.is_empty() {
+        print!("{}", table::models(results).without(&[]).to_text());
+    }
+    results.write(directory)?;
+    let plots = plots::of_results(results)?;
+    for (name, svg) in &plots {
+        plots::save(directory, name, svg)?;
+    }
+    let names: Vec<&str> = plots.iter().map(|(name, _)| name.as_str()).collect();
+    let path = directory.join("report.md");
+    std::fs::write(&path, markdown::report(results, &names))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    println!("written: {}", directory.display());
+    Ok(())
+}

@@ -1,0 +1,375 @@
+//! `sweep`: measures every combination that was asked for, one row each.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::attempt::attempt;
+use crate::cases::{
+    Case, Dtype, Group, Layout, Measurement, Pass, Preset, Route, RouteChoice, Selection, Shape,
+};
+use crate::cost;
+use crate::measure::{INTERRUPTED, Schedule, Work, measure};
+use crate::operands::{Call, Input, Parameters};
+use crate::oracle::{Expected, Tolerance, within};
+use crate::report;
+use crate::results::{Results, Row, RowKey, Status, compare_routes};
+use crate::target::Target;
+
+/// Options of `sweep`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Shapes and levels by name; see also --shape [default: smoke, if there is no --shape]
+    #[arg(long, value_enum, conflicts_with = "shape")]
+    preset: Option<Preset>,
+    /// Shapes BxCxHxW, each with all of --levels and --kernel-size; repeat or separate by commas
+    #[arg(long, value_delimiter = ',', value_name = "BxCxHxW")]
+    shape: Vec<Shape>,
+    /// Wavelet levels of the shapes
+    #[arg(long, value_delimiter = ',', default_values_t = [3], conflicts_with = "preset")]
+    levels: Vec<usize>,
+    /// Height and width of a filter of the shapes
+    #[arg(long, value_delimiter = ',', default_values_t = [5], conflicts_with = "preset")]
+    kernel_size: Vec<usize>,
+    /// Element types
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Dtype::F32])]
+    dtype: Vec<Dtype>,
+    /// What to compute
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Pass::Forward, Pass::Backward, Pass::Train])]
+    pass: Vec<Pass>,
+    /// Order of the input's axes in memory
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Layout::Nchw])]
+    layout: Vec<Layout>,
+    /// Ways to compute it
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "fused,tensor-ops,depthwise")]
+    route: Vec<RouteChoice>,
+    /// Where results.json, report.md and the plots go
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    out: PathBuf,
+    /// Start no row after this long (90s, 10m, 2h); what is left is skipped, and everything is written
+    #[arg(long, value_parser = duration)]
+    time_budget: Option<Duration>,
+    /// Start no further batch of a row after this long [default: 10s, and 0.5s for smoke]
+    #[arg(long, value_parser = duration)]
+    row_time: Option<Duration>,
+    /// Time every row twice and compare it with itself
+    #[arg(long)]
+    null: bool,
+    /// The commit to record [default: the one checked out]
+    #[arg(long)]
+    commit: Option<String>,
+}
+
+/// A duration such as `90s`, `10m` or `2h`.
+fn duration(text: &str) -> anyhow::Result<Duration> {
+    let unit = [("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    for (suffix, seconds) in unit {
+        if let Some(Ok(number)) = text.strip_suffix(suffix).map(str::parse::<f64>) {
+            return Ok(Duration::try_from_secs_f64(number * seconds)?);
+        }
+    }
+    bail!("expected a number with s, m or h behind it, got {text:?}")
+}
+
+impl Options {
+    fn schedule(&self) -> Schedule {
+        let smoke = self.shape.is_empty() && self.preset.unwrap_or(Preset::Smoke) == Preset::Smoke;
+        let limit = if smoke { Duration::from_millis(500) } else { Schedule::default().limit };
+        Schedule { limit: self.row_time.unwrap_or(limit), ..Schedule::default() }
+    }
+
+    fn selection(&self) -> anyhow::Result<Selection> {
+        let cases = if self.shape.is_empty() {
+            self.preset.unwrap_or(Preset::Smoke).cases()
+        } else {
+            ensure!(!self.kernel_size.contains(&0), "--kernel-size must be at least 1");
+            let mut cases = Vec::new();
+            for &shape in &self.shape {
+                for &levels in &self.levels {
+                    for &kernel_size in &self.kernel_size {
+                        cases.push(Case { shape, levels, kernel_size });
+                    }
+                }
+            }
+            cases
+        };
+        Ok(Selection {
+            cases,
+            dtypes: self.dtype.clone(),
+            layouts: self.layout.clone(),
+            passes: self.pass.clone(),
+            routes: self.route.clone(),
+        })
+    }
+}
+
+/// Measures, writes everything, and fails if a row of the layer is wrong.
+pub(crate) fn run<B: Target>(backend: &str, options: &Options) -> anyhow::Result<ExitCode> {
+    let groups = options.selection()?.groups();
+    let device = B::Device::default();
+    let mut results = Results::begin::<B>(backend, options.commit.as_deref(), &device);
+    let sweep = Sweep::<B> {
+        device,
+        end: options.time_budget.map(|budget| Instant::now() + budget),
+        null: options.null,
+        schedule: options.schedule(),
+    };
+    let total: usize = groups.iter().map(|group| group.measurements.len()).sum();
+    let progress = ProgressBar::new(total as u64).with_style(
+        ProgressStyle::with_template("{bar:30} {pos}/{len} rows, {elapsed} gone, {eta} left: {msg}")
+            .expect("a template in order"),
+    );
+    for group in &groups {
+        let mut rows = sweep.group(group, &progress);
+        compare_routes(&mut rows);
+        results.rows.extend(rows);
+        // Whatever happens to the process later, these rows are kept.
+        results.write(&options.out)?;
+    }
+    progress.finish_and_clear();
+    report::write(&results, &options.out)?;
+    Ok(conclude(&results.rows))
+}
+
+/// Says what went wrong; a wrong row of Burn's own conv2d is told, but is not the layer's.
+fn conclude(rows: &[Row]) -> ExitCode {
+    let count = |status| rows.iter().filter(|row| row.status == status).count();
+    println!(
+        "{} rows: {} measured, {} wrong, {} refused, {} failed, {} skipped",
+        rows.len(),
+        count(Status::Measured),
+        count(Status::Wrong),
+        count(Status::Refused),
+        count(Status::Failed),
+        count(Status::Skipped)
+    );
+    let wrong = rows.iter().any(|row| row.status == Status::Wrong && !row.key.route.starts_with("conv2d"));
+    if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+struct Sweep<B: Target> {
+    device: B::Device,
+    end: Option<Instant>,
+    null: bool,
+    schedule: Schedule,
+}
+
+impl<B: Target> Sweep<B> {
+    /// Why no further row starts, if none does.
+    fn stopped(&self) -> Option<&'static str> {
+        if INTERRUPTED.load(Ordering::Relaxed) {
+            Some("interrupted")
+        } else if self.end.is_some_and(|end| Instant::now() >= end) {
+            Some("the time budget was spent")
+        } else {
+            None
+        }
+    }
+
+    fn group(&self, group: &Group, progress: &ProgressBar) -> Vec<Row> {
+        let limits = B::limits(&self.device);
+        let mut rows: Vec<Row> = group
+            .measurements
+            .iter()
+            .map(|measurement| blank_row(group, measurement, limits.as_ref()))
+            .collect();
+        if let Some(reason) = self.stopped() {
+            rows.iter_mut().for_each(|row| row.reason = Some(reason.to_owned()));
+            progress.inc(rows.len() as u64);
+            return rows;
+        }
+        let bytes = group.shape.elements() * group.dtype.size();
+        progress.set_message(format!("{} {} {}: copy", group.shape, group.dtype, group.layout));
+        let copy = attempt(|| B::copy(&self.device, bytes)).ok().map(|measured| measured.timing);
+        let input = attempt(|| {
+            B::seed(&self.device, 7);
+            Ok(Input::random(group.shape, group.dtype, group.layout, &self.device))
+        });
+        let with_gradients = group.measurements.iter().any(|measurement| measurement.pass != Pass::Forward);
+        let mut case: Option<Subject<B>> = None;
+        for (row, measurement) in rows.iter_mut().zip(&group.measurements) {
+            row.copy = copy;
+            let Measurement { route, pass, .. } = measurement;
+            progress.set_message(format!(
+                "{} L{} {} {} {route} {pass}",
+                group.shape, measurement.case.levels, group.dtype, group.layout
+            ));
+            let outcome = match (self.stopped(), &input) {
+                (Some(reason), _) => {
+                    row.reason = Some(reason.to_owned());
+                    progress.inc(1);
+                    continue;
+                }
+                (None, Err(error)) => Err(anyhow::anyhow!("no input: {error:#}")),
+                (None, Ok(input)) => attempt(|| {
+                    if case.as_ref().is_none_or(|subject| !subject.expected.is_of(&measurement.case)) {
+                        // The old case's tensors go before the new one's come.
+                        drop(case.take());
+                        case = Some(Subject::new(
+                            &measurement.case,
+                            group.dtype,
+                            input,
+                            with_gradients,
+                            &self.device,
+                        ));
+                    }
+                    let subject = case.as_ref().expect("just made");
+                    self.row(row, measurement, input, subject)
+                }),
+            };
+            if let Err(error) = outcome {
+                let interrupted = INTERRUPTED.load(Ordering::Relaxed);
+                row.status = if interrupted { Status::Skipped } else { Status::Failed };
+                row.reason = Some(one_line(&format!("{error:#}")));
+            }
+            row.derive();
+            progress.inc(1);
+        }
+        rows
+    }
+
+    /// Measures one row.
+    fn row(
+        &self,
+        row: &mut Row,
+        measurement: &Measurement,
+        input: &Input<B>,
+        subject: &Subject<B>,
+    ) -> anyhow::Result<()> {
+        let mut call = Call::new(measurement.route, measurement.pass, input, &subject.parameters);
+        if let Some(reason) = call.refusal() {
+            row.status = Status::Refused;
+            row.reason = Some(reason);
+            return Ok(());
+        }
+        let measured = measure(&mut call, &self.schedule)?;
+        row.first_call_ms = Some(measured.first_call_ms);
+        row.timing = Some(measured.timing);
+        if self.null {
+            row.again = Some(measure(&mut call, &self.schedule)?.timing);
+        }
+        // Samples can miss a peak, but not by more than what the call returns.
+        let results = cost::result_bytes(&measurement.case, row.key.dtype, measurement.pass);
+        row.peak_memory_bytes = peak_memory::<B>(&mut call, &self.device)?.map(|peak| peak.max(results));
+        row.errors = subject.expected.errors(&call.outcome()?);
+        if within(&row.errors, Tolerance::of(row.key.dtype)) {
+            row.status = Status::Measured;
+            row.reason = None;
+        } else {
+            row.status = Status::Wrong;
+            row.reason = Some("further from the oracle than the tolerance".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that a call adds at its peak.
+pub(crate) fn peak_memory<B: Target>(work: &mut dyn Work, device: &B::Device) -> anyhow::Result<Option<u64>> {
+    work.sync()?;
+    let mut failure = None;
+    let peak = B::peak_memory(device, &mut || {
+        let once =
+            work.prepare(1).and_then(|()| work.sync()).and_then(|()| work.call()).and_then(|()| work.sync());
+        if let Err(error) = once {
+            failure = Some(error);
+        }
+    });
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(peak),
+    }
+}
+
+/// The parameters of a case and what the oracle makes of them.
+struct Subject<B: Target> {
+    parameters: Parameters<B>,
+    expected: Expected,
+}
+
+impl<B: Target> Subject<B> {
+    fn new(case: &Case, dtype: Dtype, input: &Input<B>, with_gradients: bool, device: &B::Device) -> Self {
+        let parameters = Parameters::random(case, dtype, device);
+        let expected = Expected::of(case, input, &parameters, with_gradients);
+        Self { parameters, expected }
+    }
+}
+
+/// A row before it is measured: skipped.
+fn blank_row(group: &Group, measurement: &Measurement, limits: Option<&wtconv_kernels::DeviceLimits>) -> Row {
+    let Measurement { case, route, pass } = *measurement;
+    let tensor = (group.shape.elements() * group.dtype.size()) as f64;
+    let is_layer = !matches!(route, Route::Conv2d(_) | Route::TensorOps);
+    let plan = limits
+        .filter(|_| is_layer)
+        .and_then(|limits| cost::fused(&case, group.dtype, group.layout, pass, limits).ok());
+    let [reference, paper] = cost::published_bytes(&case, group.dtype, pass)
+        .filter(|_| case.levels > 0)
+        .map_or([None; 2], |bytes| bytes.map(Some));
+    Row {
+        key: RowKey {
+            shape: group.shape,
+            levels: case.levels,
+            kernel_size: case.kernel_size,
+            dtype: group.dtype,
+            layout: group.layout,
+            pass,
+            route: route.to_string(),
+        },
+        status: Status::Skipped,
+        reason: None,
+        first_call_ms: None,
+        timing: None,
+        again: None,
+        over_tensor_ops: None,
+        over_conv2d_7x7: None,
+        over_depthwise_7x7: None,
+        ns_per_pixel: None,
+        copy: None,
+        floor_bytes: cost::floor_tensors(pass) as f64 * tensor,
+        reference_bytes: reference,
+        paper_bytes: paper,
+        plan_bytes: plan.map(|cost| cost.bytes as f64),
+        launches: plan.map(|cost| cost.launches),
+        bandwidth_gb_s: None,
+        copy_share: None,
+        floor_ratio: None,
+        peak_memory_bytes: None,
+        errors: Default::default(),
+    }
+}
+
+/// The first words of a message that may have a backtrace behind it.
+pub(crate) fn one_line(message: &str) -> String {
+    const LENGTH: usize = 300;
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(LENGTH) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_have_a_unit() {
+        assert_eq!(duration("90s").unwrap(), Duration::from_secs(90));
+        assert_eq!(duration("1.5m").unwrap(), Duration::from_secs(90));
+        assert_eq!(duration("2h").unwrap(), Duration::from_secs(7200));
+        for wrong in ["", "10", "m", "-1s", "tens"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reasons_are_one_short_line() {
+        assert_eq!(one_line("out of\n  memory"), "out of memory");
+        assert_eq!(one_line(&"ä".repeat(400)).chars().count(), 303);
+    }
+}
