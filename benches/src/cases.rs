@@ -132,7 +132,7 @@ pub(crate) enum RouteChoice {
     Fused,
     /// The layer through tensor ops
     TensorOps,
-    /// What it replaces: depthwise 7x7 and 5x5, by the layer without levels and by Burn's conv2d
+    /// What it replaces: depthwise 7x7 and 5x5, by `DepthwiseConv2d` and by Burn's conv2d
     Depthwise,
 }
 
@@ -141,7 +141,7 @@ pub(crate) enum RouteChoice {
 pub(crate) enum Route {
     Fused,
     TensorOps,
-    /// The layer without wavelet levels, with a filter of this side.
+    /// `DepthwiseConv2d` with a filter of this side.
     Depthwise(usize),
     /// Burn's own conv2d with a filter of this side.
     Conv2d(usize),

@@ -7,7 +7,7 @@ use burn::backend::Autodiff;
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Distribution, Tensor};
-use burn_wtconv::{WtConvBackend, reference, wtconv2d};
+use burn_wtconv::{WtConvBackend, depthwise_conv2d, reference};
 use clap::Args;
 
 use crate::measure::{Schedule, Work, measure};
@@ -48,12 +48,11 @@ fn line<B: WtConvBackend>(options: &Options, channels: usize, side: usize) -> an
     let normal = Distribution::Normal(0.0, 1.0);
     let x = Tensor::<A<B>, 4>::random([batch, channels, side, side], normal, &device).require_grad();
     let filters = Tensor::<A<B>, 4>::random([channels, 1, k, k], normal, &device).require_grad();
-    let scales = Tensor::<A<B>, 2>::ones([channels, 1], &device).require_grad();
     let padding = ConvOptions::new([1, 1], [k / 2, k / 2], [1, 1], channels);
 
     let by_burn = || conv2d(x.clone(), filters.clone(), None, padding.clone());
-    let by_reference = || reference::wtconv2d(x.clone(), filters.clone(), scales.clone(), None, 1);
-    let by_layer = || wtconv2d(x.clone(), filters.clone(), scales.clone(), None, 1);
+    let by_reference = || reference::depthwise_conv2d(x.clone(), filters.clone(), None, 1);
+    let by_layer = || depthwise_conv2d(x.clone(), filters.clone(), None, 1);
 
     let filter_gradient = |y: Tensor<A<B>, 4>| {
         let gradients = y.square().mean().backward();

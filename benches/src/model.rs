@@ -174,7 +174,8 @@ fn mixing_ms<B: Target>(
         let parameters = Parameters::random(&case, dtype, device);
         let call = |route| Call::new(route, pass, &input, &parameters);
         let mut call = match config.mixer {
-            Mixer::Depthwise => call(Route::Conv2d(case.kernel_size)),
+            Mixer::Depthwise => call(Route::Depthwise(case.kernel_size)),
+            Mixer::Conv2d => call(Route::Conv2d(case.kernel_size)),
             // As the model's own call goes: fused where the backend takes it.
             Mixer::WtConv => Some(call(Route::Fused))
                 .filter(|call| call.refusal().is_none())

@@ -7,7 +7,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Distribution, Tensor};
-use burn_wtconv::{RouteKind, WtConv2d, WtConvBackend};
+use burn_wtconv::{DepthwiseConv2d, RouteKind, WtConv2d, WtConvBackend};
 
 use crate::cases::{Case, Dtype, Layout, Pass, Route, Shape};
 use crate::cotangent;
@@ -65,7 +65,8 @@ fn random<B: Backend, const D: usize>(shape: [usize; D], dtype: Dtype, device: &
 
 /// A layer with its parameters in place.
 enum Operator<B: Backend> {
-    Layer(Box<WtConv2d<B>>, Option<RouteKind>),
+    Layer(Box<WtConv2d<B>>, RouteKind),
+    Depthwise(Box<DepthwiseConv2d<B>>),
     Conv2d { weight: Tensor<B, 4>, bias: Tensor<B, 1> },
 }
 
@@ -73,9 +74,15 @@ impl<B: WtConvBackend> Operator<B> {
     fn new(route: Route, Parameters { filters, scales, bias }: Parameters<B>) -> Self {
         let forced = match route {
             Route::Conv2d(_) => return Self::Conv2d { weight: filters, bias },
-            Route::Fused => Some(RouteKind::Fused),
-            Route::TensorOps => Some(RouteKind::TensorOps),
-            Route::Depthwise(_) => None,
+            Route::Depthwise(_) => {
+                return Self::Depthwise(Box::new(DepthwiseConv2d {
+                    weight: Param::from_tensor(filters),
+                    bias: Some(Param::from_tensor(bias)),
+                    stride: 1,
+                }));
+            }
+            Route::Fused => RouteKind::Fused,
+            Route::TensorOps => RouteKind::TensorOps,
         };
         let layer = WtConv2d {
             filters: Param::from_tensor(filters),
@@ -88,8 +95,8 @@ impl<B: WtConvBackend> Operator<B> {
 
     fn forward(&self, x: Tensor<B, 4>) -> anyhow::Result<Tensor<B, 4>> {
         match self {
-            Self::Layer(layer, None) => Ok(layer.forward(x)),
-            Self::Layer(layer, forced) => Ok(layer.try_forward(x, *forced)?),
+            Self::Layer(layer, forced) => Ok(layer.try_forward(x, Some(*forced))?),
+            Self::Depthwise(layer) => Ok(layer.forward(x)),
             Self::Conv2d { weight, bias } => {
                 let [channels, _, side, _] = weight.dims();
                 let options = ConvOptions::new([1, 1], [side / 2; 2], [1, 1], channels);
@@ -106,6 +113,11 @@ impl<B: AutodiffBackend> Operator<B> {
             Self::Layer(layer, _) => Some(ParameterGradients {
                 filters: layer.filters.val().grad_remove(gradients)?,
                 scales: Some(layer.scales.val().grad_remove(gradients)?),
+                bias: layer.bias.as_ref()?.val().grad_remove(gradients)?,
+            }),
+            Self::Depthwise(layer) => Some(ParameterGradients {
+                filters: layer.weight.val().grad_remove(gradients)?,
+                scales: None,
                 bias: layer.bias.as_ref()?.val().grad_remove(gradients)?,
             }),
             Self::Conv2d { weight, bias } => Some(ParameterGradients {
@@ -169,7 +181,7 @@ impl<B: WtConvBackend> Call<B> {
     /// Why the route does not take the call, if it does not.
     pub(crate) fn refusal(&self) -> Option<String> {
         match &self.plain {
-            Operator::Layer(layer, Some(RouteKind::Fused)) => match layer.route(&self.input.x) {
+            Operator::Layer(layer, RouteKind::Fused) => match layer.route(&self.input.x) {
                 burn_wtconv::Route::TensorOps { reason } => Some(reason),
                 burn_wtconv::Route::Fused { .. } => None,
             },

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use burn::tensor::{DType, TensorData};
+use burn::tensor::{DType, Distribution, Tensor, TensorData};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors, serialize_to_file};
 use tempfile::TempDir;
 use wtconvnext::official::FileFormat;
 use wtconvnext::{
-    ImportError, ImportReport, OfficialScheme, WtConvNext, WtConvNextConfig, load_official, save_official,
+    ImportError, ImportReport, Mixer, OfficialScheme, WtConvNext, WtConvNextConfig, load_official,
+    save_official,
 };
 
 use crate::TestBackend;
@@ -430,5 +431,22 @@ mod what_does_not_load {
         for length in [9, 100, bytes.len() / 2, bytes.len() - 1] {
             assert_eq!(malformed(&bytes[..length]).0, FileFormat::Safetensors, "{length}");
         }
+    }
+}
+
+/// The two depthwise mixing layers are one network: weights saved by the one load into the other.
+#[test]
+fn burns_convolution_and_ours_are_interchangeable() {
+    let ours = WtConvNextConfig::convnext_tiny(7).with_depths([1, 1, 2, 1]).with_dims([8, 16, 24, 32]);
+    let burns = ours.clone().with_mixer(Mixer::Conv2d);
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("convnext.safetensors");
+    let x = Tensor::random([2, 3, 37, 64], Distribution::Default, &Default::default());
+    for (from, to) in [(&ours, &burns), (&burns, &ours)] {
+        let model: WtConvNext<TestBackend> = from.init(&Default::default());
+        save_official(&model, &path, OfficialScheme::Modules).unwrap();
+        let (loaded, _) = load(to, &path).unwrap();
+        let expected = model.forward(x.clone()).into_data();
+        loaded.forward(x.clone()).into_data().assert_approx_eq::<f32>(&expected, Default::default());
     }
 }
