@@ -6,11 +6,9 @@ use cubecl::server::Handle;
 use crate::device::DeviceLimits;
 use crate::filter_gradient::filter_gradient as filter_gradient_kernel;
 use crate::low_pass::low_pass;
+use crate::memo::{filter_gradient_plan, operator_plan};
 use crate::operator::{FilterBankLaunch, operator};
-use crate::plan::{
-    Cover, Deeper, GradientPlan, Operands, OperatorPlan, Refusal, Strategy, plan_filter_gradient,
-    plan_operator,
-};
+use crate::plan::{Cover, Deeper, GradientPlan, Operands, OperatorPlan, Refusal, Strategy};
 use crate::problem::{Dtype, Problem, Strided};
 use crate::reduction::reduction;
 use crate::window::{GridLaunch, ViewLaunch};
@@ -72,7 +70,7 @@ pub struct FilterGradients {
 /// let y = Launcher::new(&client).forward(&x, &parameters)?;
 /// ```
 ///
-/// Making one is cheap, and so is planning: a call does no work on the host that would be worth keeping for the next.
+/// Making one is cheap, and plans are made once for each shape: a call does no work on the host that could be kept for the next.
 #[derive(Clone)]
 pub struct Launcher<'a, R: Runtime> {
     /// The client of the tensors' device.
@@ -159,7 +157,7 @@ impl<'a, R: Runtime> Launcher<'a, R> {
         parameters: &Parameters<'_>,
     ) -> Result<FilterGradients, Refusal> {
         let (problem, operands) = describe(x, dy, parameters)?;
-        let plan = plan_filter_gradient(&problem, &operands, &self.limits, self.strategy)?;
+        let plan = filter_gradient_plan(&problem, &operands, &self.limits, self.strategy)?;
         let size = parameters.dtype.size();
         let filters = problem.channels * problem.filters();
         let gradients = FilterGradients {
@@ -181,7 +179,7 @@ impl<'a, R: Runtime> Launcher<'a, R> {
         rotate: bool,
     ) -> Result<(), Refusal> {
         let (problem, operands) = describe(x, y, parameters)?;
-        let plan = plan_operator(&problem, &operands, rotate, &self.limits, self.strategy)?;
+        let plan = operator_plan(&problem, &operands, rotate, &self.limits, self.strategy)?;
         if problem.batch > 0 {
             launch_operator(self.client, &plan, x, parameters, y, &problem, 0);
         }

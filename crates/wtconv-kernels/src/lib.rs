@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`problem`], [`device`] | what is asked, and of which device |
 //! | [`plan`], [`traffic`] | the decision and its cost |
+//! | `memo` | decisions made before |
 //! | [`layout`] | shared memory and threads of a plan |
 //! | `shared`, `haar`, `window`, `depthwise` | pieces of kernels: wide accesses, Haar steps, loads, convolutions |
 //! | `operator`, `low_pass`, `filter_gradient`, `reduction` | the kernels |
@@ -23,6 +24,7 @@ mod haar;
 pub mod launch;
 pub mod layout;
 mod low_pass;
+mod memo;
 mod operator;
 pub mod plan;
 pub mod problem;
@@ -33,6 +35,7 @@ mod window;
 
 pub use device::DeviceLimits;
 pub use launch::{FilterGradients, Launcher, Output, Parameters, Tensor};
+pub use memo::{filter_gradient_plan, operator_plan};
 pub use plan::{
     GradientPlan, Operands, OperatorPlan, Refusal, Strategy, plan_filter_gradient, plan_operator,
 };

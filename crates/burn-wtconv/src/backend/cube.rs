@@ -9,7 +9,7 @@ use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElemen
 use burn_std::Metadata;
 use wtconv_kernels::{
     DeviceLimits, Dtype, Launcher, Operands, Output, Parameters, Problem, Refusal, Strategy, Strided, Tensor,
-    plan_filter_gradient, plan_operator,
+    filter_gradient_plan, operator_plan,
 };
 
 use super::{ParameterGradientPrimitives, WtConvBackend, tensor_ops};
@@ -125,9 +125,9 @@ fn plan(problem: &WtConv2dProblem, limits: &DeviceLimits) -> Result<String, Stri
     let problem = Problem { batch, channels, height, width, kernel_size, levels };
     let contiguous = Strided::contiguous([batch, channels, height, width]);
     let operands = Operands { x: contiguous, y: contiguous, dtype, parameter_dtype: dtype };
-    let operator = |rotate| plan_operator(&problem, &operands, rotate, limits, Strategy::Auto);
+    let operator = |rotate| operator_plan(&problem, &operands, rotate, limits, Strategy::Auto);
     let plans = || -> Result<[usize; 3], Refusal> {
-        let gradient = plan_filter_gradient(&problem, &operands, limits, Strategy::Auto)?;
+        let gradient = filter_gradient_plan(&problem, &operands, limits, Strategy::Auto)?;
         Ok([operator(false)?.launches(), operator(true)?.launches(), gradient.launches()])
     };
     let [forward, input_gradient, filter_gradient] = plans().map_err(|refusal| refusal.to_string())?;
