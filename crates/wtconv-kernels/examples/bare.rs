@@ -46,8 +46,8 @@ mod bench {
     };
 
     use super::Device;
-    use super::support::oracle::{Channel, Gradients, Plane};
-    use super::support::{Random, client, download, relative_error, round, upload};
+    use super::support::{Random, client, download, round, upload};
+    use wtconv_oracle::relative_error;
 
     struct Options {
         dtype: Dtype,
@@ -222,22 +222,29 @@ mod bench {
             );
 
             // Correctness first, on a few planes and channels.
-            let channel = |c: usize| {
-                let taps = problem.filters() * kernel_size * kernel_size;
-                Channel {
-                    kernel_size,
-                    levels,
-                    filters: &filters[c * taps..(c + 1) * taps],
-                    scales: &scales[c * problem.filters()..(c + 1) * problem.filters()],
-                    bias: bias[c],
-                }
+            let taps = problem.filters() * kernel_size * kernel_size;
+            let channel = |c: usize| wtconv_oracle::Parameters {
+                filters: filters[c * taps..(c + 1) * taps].to_vec(),
+                scales: scales[c * problem.filters()..(c + 1) * problem.filters()].to_vec(),
+                bias: Some(vec![bias[c]]),
             };
-            let plane = |values: &[f64], b: usize, c: usize| {
+            let images = |batch| wtconv_oracle::Problem {
+                batch,
+                channels: 1,
+                height,
+                width,
+                kernel_size,
+                levels,
+                stride: 1,
+            };
+            let plane = |values: &[f64], b: usize, c: usize| -> Vec<f64> {
                 let [sb, sc, sh, sw] = strided.strides;
-                let samples = (0..height * width)
+                (0..height * width)
                     .map(|i| values[b * sb + c * sc + i / width * sh + i % width * sw])
-                    .collect();
-                Plane { height, width, samples }
+                    .collect()
+            };
+            let of_channel = |values: &[f64], c: usize| -> Vec<f64> {
+                (0..batch).flat_map(|b| plane(values, b, c)).collect()
             };
             let places =
                 [(0, 0), (batch / 2, channels / 3), (batch - 1, channels - 1), (batch / 3, channels / 2)];
@@ -254,8 +261,8 @@ mod bench {
                 let y = download(&self.client, &out, dtype);
                 assert!(y.iter().all(|value| value.is_finite()), "an output was not written");
                 for (b, c) in places {
-                    found.extend(plane(&y, b, c).samples);
-                    expected.extend(channel(c).forward(&plane(&x, b, c)).samples);
+                    found.extend(plane(&y, b, c));
+                    expected.extend(wtconv_oracle::forward(&images(1), &plane(&x, b, c), &channel(c)));
                 }
                 errors[0] = relative_error(&found, &expected);
                 found.clear();
@@ -263,29 +270,24 @@ mod bench {
                 run_input();
                 let dx = download(&self.client, &out, dtype);
                 for (b, c) in places {
-                    found.extend(plane(&dx, b, c).samples);
-                    let mut ignored = Gradients::zeros(kernel_size, levels);
-                    expected.extend(
-                        channel(c).backward(&plane(&x, b, c), &plane(&dy, b, c), &mut ignored).samples,
-                    );
+                    found.extend(plane(&dx, b, c));
+                    let (x, dy) = (plane(&x, b, c), plane(&dy, b, c));
+                    expected.extend(wtconv_oracle::backward(&images(1), &x, &channel(c), &dy).x);
                 }
                 errors[1] = relative_error(&found, &expected);
                 found.clear();
                 expected.clear();
                 let gradients = run_filters();
-                let taps = problem.filters() * kernel_size * kernel_size;
                 let dw = download(&self.client, &gradients.filters, dtype);
                 let ds = download(&self.client, gradients.scales.as_ref().expect("scales"), dtype);
                 let db = download(&self.client, &gradients.bias, dtype);
                 for c in [0, channels - 1] {
-                    let mut sums = Gradients::zeros(kernel_size, levels);
-                    for b in 0..batch {
-                        channel(c).backward(&plane(&x, b, c), &plane(&dy, b, c), &mut sums);
-                    }
+                    let (x, dy) = (of_channel(&x, c), of_channel(&dy, c));
+                    let sums = wtconv_oracle::backward(&images(batch), &x, &channel(c), &dy);
                     found.extend_from_slice(&dw[c * taps..(c + 1) * taps]);
                     found.extend_from_slice(&ds[c * problem.filters()..(c + 1) * problem.filters()]);
                     found.push(db[c]);
-                    expected.extend(sums.filters.iter().chain(&sums.scales).copied().chain([sums.bias]));
+                    expected.extend([sums.filters, sums.scales, sums.bias.unwrap_or_default()].concat());
                 }
                 errors[2] = relative_error(&found, &expected);
             }

@@ -5,8 +5,6 @@
 mod filter_gradient;
 #[path = "device_suite/operator.rs"]
 mod operator;
-#[path = "device_suite/oracle.rs"]
-mod oracle;
 mod support;
 
 type Device = cubecl::cuda::CudaRuntime;

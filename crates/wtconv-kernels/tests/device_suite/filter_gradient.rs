@@ -1,6 +1,8 @@
 //! Gradients of filters, scales and bias on the device against the f64 oracle.
 
-use crate::support::{Case, Memory, check_gradient, client, relative_error, run_gradient};
+use wtconv_oracle::relative_error;
+
+use crate::support::{Case, Memory, check_gradient, client, run_gradient};
 use wtconv_kernels::{DeviceLimits, Dtype, Operands, Problem, Strategy, plan_filter_gradient};
 
 fn walk(sizes: impl IntoIterator<Item = (usize, usize)>) {

@@ -1,6 +1,8 @@
 //! Forward and input gradient on the device against the f64 oracle.
 
-use crate::support::{Case, Memory, check_operator, client, relative_error, run_operator};
+use wtconv_oracle::relative_error;
+
+use crate::support::{Case, Memory, check_operator, client, run_operator};
 use wtconv_kernels::{DeviceLimits, Dtype, Operands, Problem, Strategy, plan_operator};
 
 /// Channels, kernel sizes and levels that go round while a test walks through sizes.
