@@ -10,10 +10,11 @@ use anyhow::Context;
 
 /// Packages that have tests for a backend, and the backends that they have as features. Every binary that can run on a
 /// backend instantiates all of it, so that packages without such tests are built for their default backend alone.
-const BACKEND_PACKAGES: [(&str, &[&str]); 3] = [
+const BACKEND_PACKAGES: [(&str, &[&str]); 4] = [
     ("burn-wtconv", &["flex", "ndarray", "wgpu", "cuda"]),
     ("wtconvnext", &["flex", "ndarray", "wgpu", "cuda"]),
     ("wtconv-kernels", &["wgpu", "cuda"]),
+    ("benches", &["flex", "wgpu"]),
 ];
 
 /// A call of `cargo SUBCOMMAND` on the workspace with the features of `backends`.

@@ -116,7 +116,7 @@ pub(crate) fn scale_of<P: Float>(scales: &ComptimeOption<Array<P>>, index: usize
 /// The power of two that the unnormalised Haar steps leave to the filter `filter`: `4^-level`.
 #[cube]
 pub(crate) fn haar_norm(filter: usize) -> f32 {
-    let level = (filter as u32 + 3u32) / 4u32;
+    let level = (filter as u32 + 3u32) >> 2u32;
     // The level goes straight into the exponent.
     f32::reinterpret((127u32 - 2u32 * level) << 23u32)
 }
