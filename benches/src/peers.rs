@@ -69,9 +69,21 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The problems that every run has measured, one line each.
+pub(crate) fn shared(runs: &[(String, Results)]) -> Table {
+    let mut merged = merge(runs);
+    let Merged { run_of_column, lines, .. } = &mut merged;
+    lines.retain(|(_, medians)| {
+        (0..runs.len())
+            .all(|run| medians.iter().zip(&*run_of_column).any(|(median, of)| *of == run && median.is_some()))
+    });
+    merged.table()
+}
+
 /// One line a problem, one column a run and route.
 struct Merged {
     columns: Vec<String>,
+    run_of_column: Vec<usize>,
     /// The key of the problem, without a route, and the medians.
     lines: Vec<(RowKey, Vec<Option<f64>>)>,
 }
@@ -111,8 +123,9 @@ fn merge(runs: &[(String, Results)]) -> Merged {
             (problem, medians)
         })
         .collect();
+    let run_of_column = columns.iter().map(|(run, _)| *run).collect();
     let columns = columns.iter().map(|(run, route)| format!("{}: {route}", runs[*run].0)).collect();
-    Merged { columns, lines }
+    Merged { columns, run_of_column, lines }
 }
 
 impl Merged {
@@ -180,7 +193,8 @@ mod tests {
         let mut conv = row("cudnn-7x7", 0, Pass::Forward, 7.0);
         conv.key.kernel_size = 7;
         let theirs = results(vec![conv, row("reference", 3, Pass::Forward, 9.0)]);
-        let merged = merge(&[("ours".to_owned(), ours), ("PyTorch".to_owned(), theirs)]);
+        let runs = [("ours".to_owned(), ours), ("PyTorch".to_owned(), theirs)];
+        let merged = merge(&runs);
         assert_eq!(merged.columns, ["ours: fused", "PyTorch: cudnn-7x7", "PyTorch: reference"]);
         let medians: Vec<_> =
             merged.lines.iter().map(|(key, medians)| (key.levels, medians.clone())).collect();
@@ -190,5 +204,9 @@ mod tests {
         );
         assert_eq!(merged.plots().unwrap().len(), 1);
         assert!(merged.table().to_text().contains("PyTorch: cudnn-7x7"));
+        assert_eq!(shared(&runs).len(), 2);
+        let alone = results(vec![row("fused", 5, Pass::Train, 1.0)]);
+        let runs = [runs[0].clone(), ("alone".to_owned(), alone)];
+        assert_eq!(shared(&runs).len(), 0, "no problem is in both");
     }
 }

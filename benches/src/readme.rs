@@ -7,7 +7,7 @@
 //! ```
 //!
 //! RECORD is a directory below that of the records. SECTION is `machine`, `times`, `rows`, `models`, or `plot-NAME` for a
-//! picture of the record.
+//! picture of the record; or `peers`, with a RECORD of the form `NAME=RECORD+NAME=RECORD`, for what all of them have measured.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,6 +16,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 
 use crate::cases::Pass;
+use crate::peers;
 use crate::report::markdown::machine;
 use crate::report::table::{self, Table, error, mebibytes, number};
 use crate::results::{Results, Row, Status};
@@ -113,6 +114,16 @@ fn mark<'a>(line: &'a str, which: &str) -> Option<&'a str> {
 }
 
 fn content(section: &str, record: &str, records: &Path) -> anyhow::Result<String> {
+    if section == "peers" {
+        let run = |part: &str| {
+            let (name, record) = part
+                .split_once('=')
+                .with_context(|| format!("expected NAME=RECORD+NAME=RECORD, got {record:?}"))?;
+            Ok((name.to_owned(), Results::read(&records.join(record))?))
+        };
+        let runs = record.split('+').map(run).collect::<anyhow::Result<Vec<_>>>()?;
+        return Ok(peers::shared(&runs).to_markdown());
+    }
     let directory = records.join(record);
     let results = Results::read(&directory)?;
     if let Some(plot) = section.strip_prefix("plot-") {
@@ -122,10 +133,10 @@ fn content(section: &str, record: &str, records: &Path) -> anyhow::Result<String
     }
     match section {
         "machine" => Ok(machine(&results)),
-        "times" => Ok(times(&results).to_markdown()),
-        "rows" => Ok(table::rows(&results).to_markdown()),
+        "times" => Ok(times(&results).without(&[]).to_markdown()),
+        "rows" => Ok(table::rows(&results).without(&["p10", "p90", "first ms", "MB moved"]).to_markdown()),
         "models" => Ok(table::models(&results).to_markdown()),
-        _ => bail!("expected machine, times, rows, models or plot-NAME, got {section:?}"),
+        _ => bail!("expected machine, times, rows, models, peers or plot-NAME, got {section:?}"),
     }
 }
 
@@ -235,7 +246,7 @@ mod tests {
         assert_ne!(status(false), failure);
         assert_ne!(status(true), failure);
         let text = std::fs::read_to_string(&readme).unwrap();
-        assert!(text.contains("| 2x8x16x16 | 2 | 5 | f32 | nchw | - | - | 2.00 | 0.500 | 4.00 |"), "{text}");
+        assert!(text.contains("| 2x8x16x16 | 2 | 5 | f32 | nchw | 2.00 | 0.500 | 4.00 |"), "{text}");
     }
 
     #[test]
@@ -246,5 +257,8 @@ mod tests {
         let error = content("speed", "gpu", directory.path()).unwrap_err().to_string();
         assert!(error.contains("\"speed\""), "{error}");
         assert!(content("plot-none", "gpu", directory.path()).is_err());
+        let error = content("peers", "gpu", directory.path()).unwrap_err().to_string();
+        assert!(error.contains("NAME=RECORD"), "{error}");
+        assert!(content("peers", "a=gpu+b=gpu", directory.path()).is_ok());
     }
 }

@@ -15,6 +15,8 @@ pub struct Precision {
     pub golden: f64,
     /// Largest relative error against the oracle.
     pub oracle: f64,
+    /// The same where Burn's autodiff goes through the reference and so through matrix products.
+    pub products: f64,
     /// Random problems to check: a software device compiles for seconds for every one.
     pub problems: usize,
     /// Cases to check of what only tensor ops compute, which compile for longer still.
@@ -22,10 +24,22 @@ pub struct Precision {
 }
 
 impl Precision {
-    pub const F64: Self =
-        Self { dtype: DType::F64, golden: 2e-6, oracle: 1e-12, problems: 24, tensor_op_cases: 16 };
-    pub const F32: Self =
-        Self { dtype: DType::F32, golden: 1e-5, oracle: 5e-6, problems: 24, tensor_op_cases: 16 };
+    pub const F64: Self = Self {
+        dtype: DType::F64,
+        golden: 2e-6,
+        oracle: 1e-12,
+        products: 1e-12,
+        problems: 24,
+        tensor_op_cases: 16,
+    };
+    pub const F32: Self = Self {
+        dtype: DType::F32,
+        golden: 1e-5,
+        oracle: 5e-6,
+        products: 5e-6,
+        problems: 24,
+        tensor_op_cases: 16,
+    };
 }
 
 /// A problem with all its numbers.
