@@ -7,7 +7,7 @@
 Measured are a plain writing of the reference layer (one Haar analysis, one depthwise convolution and one synthesis a
 level), cuDNN's depthwise 7x7 and 5x5, and optionally an external layer, constructed as
 `Class(channels, channels, kernel_size=K, wt_levels=L)`. The results have the schema of `benches sweep`, and calls are timed
-in the same way: batches of at least 2 ms between two synchronisations, percentiles over 15 batches.
+in the same way: batches of at least 20 ms between two synchronisations, percentiles over 15 batches.
 
 Needs PyTorch with CUDA, or `--device cpu`.
 """
@@ -139,7 +139,7 @@ class Timer:
         calls = 1
         for _ in range(3):
             milliseconds = self.batch(call, prepare, calls)
-            calls = min(max(calls, math.ceil(2.0 / milliseconds)), self.MOST_CALLS)
+            calls = min(max(calls, math.ceil(20.0 / milliseconds)), self.MOST_CALLS)
         times, start = [], time.perf_counter()
         while len(times) < 15 and (len(times) < 3 or time.perf_counter() - start < limit):
             times.append(self.batch(call, prepare, calls))
@@ -410,7 +410,7 @@ def machine(device):
 
 def write(arguments, rows, device):
     method = {
-        "timing": "calls are timed in batches that last at least 2 ms (at most 200 calls), between two synchronisations; "
+        "timing": "calls are timed in batches that last at least 20 ms (at most 200 calls), between two synchronisations; "
         "percentiles are over 15 batches, or fewer (at least 3) once a row has taken 10 s",
         "forward": "the module under no_grad",
         "backward": "torch.autograd.grad of the output with regard to the input and all parameters, for a gradient in memory; "

@@ -32,7 +32,7 @@ impl Default for Schedule {
     fn default() -> Self {
         Self {
             warm_up: 2,
-            batch: Duration::from_millis(2),
+            batch: Duration::from_millis(20),
             batches: 15,
             limit: Duration::from_secs(10),
             least_batches: 3,
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn short_calls_are_batched_and_long_ones_are_not() {
-        let schedule = Schedule { batches: 4, ..Schedule::default() };
+        let schedule = Schedule { batches: 4, batch: Duration::from_millis(2), ..Schedule::default() };
         let short = measure(&mut sleep(Duration::ZERO), &schedule).unwrap();
         assert!(short.timing.calls_per_batch > 1, "{short:?}");
         assert_eq!(short.timing.batches, 4);
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_limit_ends_the_batches_but_not_the_least_of_them() {
         let schedule = Schedule { limit: Duration::ZERO, ..Schedule::default() };
-        let measured = measure(&mut sleep(Duration::from_millis(2)), &schedule).unwrap();
+        let measured = measure(&mut sleep(Duration::from_millis(20)), &schedule).unwrap();
         assert_eq!(measured.timing.batches, schedule.least_batches);
     }
 }

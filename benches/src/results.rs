@@ -294,7 +294,7 @@ fn method(memory: &str) -> BTreeMap<String, String> {
     [
         (
             "timing",
-            "calls are timed in batches that last at least 2 ms (at most 200 calls), between two waits for the device; \
+            "calls are timed in batches that last at least 20 ms (at most 200 calls), between two waits for the device; \
              the time of a call is its batch's divided by its calls; percentiles are over 15 batches, or fewer (at \
              least 3) once a row has taken 10 s, or what --row-time says",
         ),

@@ -109,7 +109,7 @@ pub struct ConfigLayer {
     #[arg(long, value_name = "A,B,C,D", value_parser = four)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dims: Option<[usize; 4]>,
-    /// Kernel size of each stage's depthwise convolutions: those of all wavelet levels, or with convnext (odd only) the plain
+    /// Kernel size of each stage's depthwise convolutions: those of all wavelet levels, or with convnext the plain
     /// ones [default: 5, with convnext 7]
     #[arg(long, value_name = "A,B,C,D", value_parser = four)]
     #[serde(skip_serializing_if = "Option::is_none")]

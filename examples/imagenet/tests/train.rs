@@ -304,8 +304,8 @@ fn everything_is_checked_before_anything_is_written() {
     assert!(refused("batch_size = 0").starts_with("batch_size = 0"));
     assert!(refused("momentum = 1").contains("config.toml"));
     assert!(
-        refused("arch = 'convnext'\nkernel_sizes = [7, 7, 4, 7]")
-            .starts_with("model: `kernel_sizes[2]` must be odd")
+        refused("arch = 'convnext'\nkernel_sizes = [7, 7, 0, 7]")
+            .starts_with("model: `kernel_sizes[2]` must be at least 1, got 0")
     );
     #[cfg(not(feature = "cuda"))]
     assert!(refused("backend = 'cuda'").contains("--features cuda"));
