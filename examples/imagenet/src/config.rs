@@ -81,6 +81,9 @@ pub enum ConfigError {
     },
 }
 
+/// Threads that decode, at most: thousands would bring a machine down.
+const MAX_WORKERS: usize = 256;
+
 /// Keys that may change when a run is resumed, because its result does not depend on them.
 const FREE_AT_RESUME: [&str; 4] = ["backend", "data", "keep", "workers"];
 
@@ -403,6 +406,7 @@ impl TrainConfig {
         check(self.batch_size >= 1, "batch_size", &self.batch_size, "must be at least 1")?;
         check(self.accumulate >= 1, "accumulate", &self.accumulate, "must be at least 1")?;
         check(self.keep >= 1, "keep", &self.keep, "must be at least 1")?;
+        check(self.workers <= MAX_WORKERS, "workers", &self.workers, "must be at most 256")?;
         check(
             (32..=4096).contains(&self.input_size),
             "input_size",
@@ -598,6 +602,7 @@ mod tests {
         for (text, expected) in [
             ("epochs = 0", "epochs = 0: must be at least 1"),
             ("batch_size = 0", "batch_size = 0: must be at least 1"),
+            ("workers = 257", "workers = 257: must be at most 256"),
             ("accumulate = 0", "accumulate = 0: must be at least 1"),
             ("keep = 0", "keep = 0: must be at least 1"),
             ("input_size = 16", "input_size = 16: must be 32 to 4096"),
