@@ -1,5 +1,5 @@
-//! Plans that were made before. A model calls with the same few shapes at every step, and choosing a window takes as long on
-//! the host as a small kernel on the device.
+//! Plans that were made before. A model calls with the same few shapes at every step, and a plan in windows is chosen from many
+//! candidates.
 
 use std::collections::HashMap;
 use std::hash::Hash;
