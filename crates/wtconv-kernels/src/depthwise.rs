@@ -21,7 +21,7 @@ use crate::shared::read_quad;
 pub(crate) const MAX_REGISTER_KERNEL: usize = 7;
 
 /// Floats between filters in shared memory: an odd number of quads, so that lanes with different filters meet different
-/// banks.
+/// banks. The number of taps is odd: there is room for one value more.
 pub(crate) const fn filter_pitch(kernel_size: usize) -> usize {
     ((kernel_size * kernel_size).div_ceil(QUAD) | 1) * QUAD
 }

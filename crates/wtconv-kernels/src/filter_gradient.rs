@@ -84,6 +84,11 @@ impl GradientKernel {
         self.tap_rows * self.x.kernel_size + 1
     }
 
+    /// Floats between two sums of a thread in shared memory: odd, so that lanes on different sums meet different banks.
+    pub const fn sum_pitch(&self) -> usize {
+        self.x.threads | 1
+    }
+
     /// Floats of a channel in one share: all taps of all filters, then the sum of the cotangent.
     pub const fn share(&self) -> usize {
         self.filters() * self.x.kernel_size * self.x.kernel_size + 1
@@ -91,7 +96,7 @@ impl GradientKernel {
 
     /// Floats of shared memory: both pyramids, or the final sums of all threads.
     pub const fn shared_floats(&self) -> usize {
-        let sums = (self.sums() * self.x.threads).next_multiple_of(QUAD);
+        let sums = (self.sums() * self.sum_pitch()).next_multiple_of(QUAD);
         if self.dy.end() > sums { self.dy.end() } else { sums }
     }
 }
@@ -177,7 +182,7 @@ pub(crate) fn filter_gradient<F: Float>(
     // Lanes of a filter, added in order by one thread a tap.
     #[unroll]
     for e in 0..comptime!(kernel.sums()) {
-        shared[e * layout.threads + unit] = sums[e];
+        shared[e * comptime!(kernel.sum_pitch()) + unit] = sums[e];
     }
     sync_cube();
     let taps = comptime!(kernel.tap_rows * layout.kernel_size);
@@ -200,7 +205,7 @@ pub(crate) fn filter_gradient<F: Float>(
         }
         let mut sum = 0.0f32;
         for lane in 0..lanes {
-            sum += shared[tap * comptime!(layout.threads) + first + lane];
+            sum += shared[tap * comptime!(kernel.sum_pitch()) + first + lane];
         }
         if channel + set < grid.channels {
             let share = (chunk * grid.channels + channel + set) * comptime!(kernel.share());

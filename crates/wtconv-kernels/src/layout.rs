@@ -158,12 +158,20 @@ impl Layout {
             let gaps = if self.resident { 1 } else { 2 };
             (gaps * self.gap(level) + self.tiles_y(level) * self.tile(level)) * self.pitch(level)
         };
-        if self.clipped(level) || self.channels > 1 {
-            // An odd number of quads: lanes on neighbouring buffers then meet different banks.
-            ((floats / QUAD) | 1) * QUAD
+        // Lanes on neighbouring buffers meet different banks: one thread a buffer reads quads, so that their number must be odd;
+        // lanes over a few channels and then along a row leave each channel its share of the eight quads that the banks hold.
+        let apart = if self.clipped(level) || self.channels >= 8 {
+            1
+        } else if self.channels > 1 {
+            8 / self.channels
         } else {
-            floats
+            return floats;
+        };
+        let mut quads = floats / QUAD;
+        while quads % (2 * apart) != apart {
+            quads += 1;
         }
+        quads * QUAD
     }
 
     /// Floats from one subband of `level` to the next.

@@ -35,6 +35,9 @@ use crate::window::{
     scatter, store,
 };
 
+/// Taps of a filter that a lane loads.
+const TAPS_PER_LANE: usize = 4;
+
 /// Everything the operator kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OperatorKernel {
@@ -59,15 +62,26 @@ impl OperatorKernel {
         self.layout.channels * (1 + 4 * self.layout.levels)
     }
 
-    /// Lanes that load the filters, over all rounds: a power of two for each filter.
+    /// Lanes that load a filter, a power of two.
+    const fn lanes_per_filter(&self) -> usize {
+        let taps = (self.layout.kernel_size * self.layout.kernel_size).next_power_of_two();
+        if taps > TAPS_PER_LANE { taps / TAPS_PER_LANE } else { 1 }
+    }
+
+    /// Lanes that load the filters, over all rounds.
     const fn filter_lanes(&self) -> usize {
-        self.filters() * (self.layout.kernel_size * self.layout.kernel_size).next_power_of_two()
+        self.filters() * self.lanes_per_filter()
     }
 
     /// Rounds of filter loads that are in flight together.
     const fn filters_together(&self) -> usize {
         let rounds = self.filter_lanes().div_ceil(self.layout.threads);
-        if rounds < 8 { rounds } else { 8 }
+        if rounds < 2 { rounds } else { 2 }
+    }
+
+    /// Floats between the base filters of two channels in shared memory.
+    const fn bias_pitch(&self) -> usize {
+        (1 + 4 * self.layout.levels) * filter_pitch(self.layout.kernel_size)
     }
 
     /// Floats of shared memory before the pyramid: the scaled filters.
@@ -161,6 +175,7 @@ pub(crate) fn operator<F: Float, P: Float>(
     }
     if comptime!(kernel.register_taps()) {
         load_filters::<P>(filters, scales, &mut shared, unit, channel, &bank, &grid, kernel);
+        load_biases::<P>(scales, bias, &mut shared, unit, channel, &bank, &grid, kernel);
     }
     if layout.resident {
         sync_cube();
@@ -213,43 +228,55 @@ fn load_filters<P: Float>(
     grid: &Grid,
     #[comptime] kernel: OperatorKernel,
 ) {
-    // A power of two of lanes for each filter: what a lane does is a matter of shifts, its loads are neighbours.
+    // A power of two of lanes for each filter: which taps a lane loads is a matter of shifts, the lanes' loads are neighbours.
     let taps = comptime!(kernel.layout.kernel_size * kernel.layout.kernel_size);
-    let lanes = comptime!((kernel.layout.kernel_size * kernel.layout.kernel_size).next_power_of_two());
+    let lanes = comptime!(kernel.lanes_per_filter());
+    let per_lane = comptime!(taps.div_ceil(kernel.lanes_per_filter()));
     let threads = comptime!(kernel.layout.threads);
-    // Loads of several rounds fly together: waiting for each in turn would take as long as a convolution. Their indices are
-    // clamped rather than guarded, for no branch may come between them.
+    // All loads of a lane, and those of two rounds, fly together: waiting for each in turn would take as long as a convolution.
+    // Their indices are clamped rather than guarded, for no branch may come between them.
     let together = comptime!(kernel.filters_together());
     let mut first = unit;
     while first < comptime!(kernel.filter_lanes()) {
-        let mut values = Array::<f32>::new(together);
+        let mut values = Array::<f32>::new(comptime!(together * per_lane));
         let mut factors = Array::<f32>::new(together);
         #[unroll]
         for k in 0..together {
             let i = first + comptime!(k * threads);
             let slot =
                 select(i / lanes < comptime!(kernel.filters()), i / lanes, comptime!(kernel.filters() - 1));
-            let tap = select(i % lanes < taps, i % lanes, comptime!(taps - 1));
             let (set, filter) = filter_of(slot, kernel);
             let owner = select(channel + set < grid.channels, channel + set, grid.channels - 1);
             let from = filter_index(bank, owner, filter);
-            let source = if comptime!(kernel.rotate) { comptime!(taps - 1) - tap } else { tap };
-            values[k] = f32::cast_from(filters[from * taps + source]);
-            factors[k] = scale_of::<P>(scales, from);
+            factors[k] = scale_of::<P>(scales, from) * haar_norm(filter);
+            #[unroll]
+            for j in 0..per_lane {
+                let tap = last_tap(i % lanes + comptime!(j * lanes), comptime!((j + 1) * lanes), taps);
+                let source = if comptime!(kernel.rotate) { comptime!(taps - 1) - tap } else { tap };
+                values[comptime!(k * per_lane + j)] = f32::cast_from(filters[from * taps + source]);
+            }
         }
         #[unroll]
         for k in 0..together {
             let i = first + comptime!(k * threads);
-            let slot = i / lanes;
-            let tap = i % lanes;
-            if i < comptime!(kernel.filter_lanes()) && tap < taps {
-                let (_set, filter) = filter_of(slot, kernel);
-                shared[slot * comptime!(filter_pitch(kernel.layout.kernel_size)) + tap] =
-                    values[k] * factors[k] * haar_norm(filter);
+            if i < comptime!(kernel.filter_lanes()) {
+                let to = i / lanes * comptime!(filter_pitch(kernel.layout.kernel_size)) + i % lanes;
+                #[unroll]
+                for j in 0..per_lane {
+                    if comptime!((j + 1) * lanes <= taps) || i % lanes + comptime!(j * lanes) < taps {
+                        shared[to + comptime!(j * lanes)] = values[comptime!(k * per_lane + j)] * factors[k];
+                    }
+                }
             }
         }
         first += comptime!(together * threads);
     }
+}
+
+/// `tap`, or the last of `taps` where it lies past that; `end` is one past the largest `tap` can be.
+#[cube]
+fn last_tap(tap: usize, #[comptime] end: usize, #[comptime] taps: usize) -> usize {
+    if comptime!(end <= taps) { tap } else { select(tap < taps, tap, comptime!(taps - 1)) }
 }
 
 /// Adds the convolution of one tile with the kernel's filter `filter` of cube channel `set` to `sums`.
@@ -621,6 +648,47 @@ fn scaled_bias<P: Float>(
     value
 }
 
+/// Loads `s0 * bias` of the cube's channels to the place behind the taps of their base filters.
+#[cube]
+fn load_biases<P: Float>(
+    scales: &ComptimeOption<Array<P>>,
+    bias: &ComptimeOption<Array<P>>,
+    shared: &mut SharedMemory<f32>,
+    unit: usize,
+    channel: usize,
+    bank: &FilterBank,
+    grid: &Grid,
+    #[comptime] kernel: OperatorKernel,
+) {
+    if comptime!(bias.is_some()) {
+        let mut set = unit;
+        while set < comptime!(kernel.layout.channels) {
+            shared[set * comptime!(kernel.bias_pitch()) + comptime!(kernel.layout.kernel_size.pow(2))] =
+                scaled_bias::<P>(scales, bias, channel + set, bank, grid);
+            set += comptime!(kernel.layout.threads);
+        }
+    }
+}
+
+/// `s0 * bias` of the cube's channel `set`, from where [`load_biases`] has put it if the kernel keeps filters there.
+#[cube]
+fn bias_of<P: Float>(
+    shared: &SharedMemory<f32>,
+    scales: &ComptimeOption<Array<P>>,
+    bias: &ComptimeOption<Array<P>>,
+    set: usize,
+    channel: usize,
+    bank: &FilterBank,
+    grid: &Grid,
+    #[comptime] kernel: OperatorKernel,
+) -> f32 {
+    if comptime!(bias.is_some() && kernel.register_taps()) {
+        shared[set * comptime!(kernel.bias_pitch()) + comptime!(kernel.layout.kernel_size.pow(2))]
+    } else {
+        scaled_bias::<P>(scales, bias, channel, bank, grid)
+    }
+}
+
 /// Level 0 in register tiles: convolution, last synthesis step, store.
 #[cube]
 fn finish_tiles<F: Float, P: Float>(
@@ -645,13 +713,13 @@ fn finish_tiles<F: Float, P: Float>(
         let (batch, channel) = plane_of(place, plane, layout);
         if tile_x < comptime!(layout.tiles_x(0)) && batch < grid.batch && channel < grid.channels {
             let mut sums = Array::<f32>::new(comptime!(layout.base_rows * QUAD));
-            let initial = scaled_bias::<P>(scales, bias, channel, bank, grid);
+            let set = plane % comptime!(layout.channels);
+            let initial = bias_of::<P>(shared, scales, bias, set, channel, bank, grid, kernel);
             #[unroll]
             for e in 0..comptime!(layout.base_rows * QUAD) {
                 sums[e] = initial;
             }
             if layout.base {
-                let set = plane % comptime!(layout.channels);
                 let origin = tile_origin(plane, tile_y, tile_x, 0usize, layout);
                 let pitch = comptime!(layout.pitch(0) / QUAD).runtime();
                 convolve::<P>(
@@ -782,7 +850,8 @@ fn finish_clipped<F: Float, P: Float>(
     while plane < layout.planes {
         let (_batch, channel) = plane_of(place, plane, layout);
         let mut sums = Array::<f32>::new(comptime!(layout.height * layout.width));
-        let initial = scaled_bias::<P>(scales, bias, channel, bank, grid);
+        let set = plane % comptime!(layout.channels);
+        let initial = bias_of::<P>(shared, scales, bias, set, channel, bank, grid, kernel);
         #[unroll]
         for e in 0..comptime!(layout.height * layout.width) {
             sums[e] = initial;
@@ -790,7 +859,6 @@ fn finish_clipped<F: Float, P: Float>(
         if comptime!(layout.levels > 0) {
             synthesise_clipped(shared, plane, &mut sums, layout);
         }
-        let set = plane % comptime!(layout.channels);
         let mut taps = Array::<f32>::new(comptime!(layout.kernel_size * layout.kernel_size));
         load_taps(
             shared,

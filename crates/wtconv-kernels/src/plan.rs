@@ -19,6 +19,9 @@ pub use crate::reduction::ReductionKernel;
 /// Largest filter side that the kernels take: a row of taps must fit a thread's registers.
 pub const MAX_KERNEL_SIZE: usize = 63;
 
+/// Registers of a gradient thread, as compiled for CUDA.
+const GRADIENT_REGISTERS: usize = 72;
+
 /// Why there is no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -370,16 +373,23 @@ fn gradient_branch(
             repeats: 1,
         }
     };
-    // As few tiles a thread as the thread limit allows.
+    // As few tiles a thread as the thread limit allows; where memory holds one cube only, that may have the registers of two.
     let fit = |layout: &Layout| {
-        let most = gradient_threads(limits);
-        let mut kernel = finish(layout, most);
-        while kernel.working() > most && kernel.repeats < kernel.tiles(kernel.first_level()) {
-            kernel.repeats += 1;
+        let with_most = |most: usize| {
+            let mut kernel = finish(layout, most);
+            while kernel.working() > most && kernel.repeats < kernel.tiles(kernel.first_level()) {
+                kernel.repeats += 1;
+            }
+            let threads = kernel.working().next_multiple_of(limits.plane_size);
+            let repeats = kernel.repeats;
+            GradientKernel { repeats, ..finish(layout, threads) }
+        };
+        let kernel = with_most(gradient_threads(limits, 2));
+        if 8 * kernel.shared_floats() > limits.shared_memory {
+            with_most(gradient_threads(limits, 1))
+        } else {
+            kernel
         }
-        let threads = kernel.working().next_multiple_of(limits.plane_size);
-        let repeats = kernel.repeats;
-        GradientKernel { repeats, ..finish(layout, threads) }
     };
     let measure = |layout: &Layout| {
         let kernel = fit(layout);
@@ -668,15 +678,15 @@ fn previous_power_of_two(count: usize) -> usize {
     if count == 0 { 1 } else { 1 << count.ilog2() }
 }
 
-/// Threads of a gradient cube at most: 72 registers each leave room for two cubes a multiprocessor.
-fn gradient_threads(limits: &DeviceLimits) -> usize {
-    limits.threads.min(448) / limits.plane_size * limits.plane_size
+/// Threads of a gradient cube at most, of which a multiprocessor is to hold `together`.
+fn gradient_threads(limits: &DeviceLimits, together: usize) -> usize {
+    limits.threads.min(65536 / GRADIENT_REGISTERS / together) / limits.plane_size * limits.plane_size
 }
 
 /// Gradient cubes that a device runs at once: one wave of them, so that none waits for a second.
 fn resident_cubes(kernel: &GradientKernel, limits: &DeviceLimits) -> usize {
     let by_memory = limits.shared_memory / (4 * kernel.shared_floats());
-    let by_registers = 65536 / 72 / kernel.x.threads;
+    let by_registers = 65536 / GRADIENT_REGISTERS / kernel.x.threads;
     limits.multiprocessors.unwrap_or(16) * by_memory.min(by_registers).clamp(1, 16)
 }
 
