@@ -15,4 +15,12 @@ mod f32 {
     fn the_route_is_fused() {
         crate::suite::the_route_is_fused::<burn::backend::Cuda>();
     }
+
+    #[test]
+    fn a_thousand_training_steps_leave_nothing_behind() {
+        crate::suite::a_thousand_training_steps_leave_nothing_behind::<
+            burn::backend::Cuda,
+            burn_cubecl::cubecl::cuda::CudaRuntime,
+        >(&Default::default());
+    }
 }

@@ -12,4 +12,12 @@ mod f32 {
     fn the_route_is_fused() {
         crate::suite::the_route_is_fused::<burn::backend::Wgpu>();
     }
+
+    #[test]
+    fn a_thousand_training_steps_leave_nothing_behind() {
+        crate::suite::a_thousand_training_steps_leave_nothing_behind::<
+            burn::backend::Wgpu,
+            burn_cubecl::cubecl::wgpu::WgpuRuntime,
+        >(&Default::default());
+    }
 }

@@ -7,6 +7,8 @@ mod agreement;
 mod autodiff_contract;
 mod depthwise;
 mod layouts;
+#[cfg(feature = "cubecl")]
+mod memory;
 mod tensors;
 mod validation;
 
@@ -14,6 +16,8 @@ pub use agreement::*;
 pub use autodiff_contract::*;
 pub use depthwise::*;
 pub use layouts::*;
+#[cfg(feature = "cubecl")]
+pub use memory::*;
 pub use tensors::{Precision, the_device_answers};
 pub use validation::*;
 
