@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Shape(pub(crate) [usize; 4]);
 
 impl Shape {
+    /// 256 GiB in f32: more than any device holds, and no size computed from it overflows.
+    const MOST_ELEMENTS: usize = 1 << 36;
+
     /// Elements of a tensor of this shape.
     pub(crate) fn elements(self) -> usize {
         self.0.iter().product()
@@ -40,6 +43,10 @@ impl FromStr for Shape {
             bail!("expected the four extents BxCxHxW, got {text:?}");
         };
         ensure!(!extents.contains(&0), "every extent must be at least 1, got {text:?}");
+        let elements = extents.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
+        let elements = elements.unwrap_or(usize::MAX);
+        let most = Self::MOST_ELEMENTS;
+        ensure!(elements <= most, "a shape may have {most} elements, {text:?} has {elements} or more");
         Ok(Self(extents))
     }
 }
@@ -194,6 +201,28 @@ pub(crate) struct Case {
 /// Side of the filters of every preset.
 const PRESET_KERNEL_SIZE: usize = 5;
 
+impl Case {
+    /// A plane of 65,536 pixels on a side ends after 16 halvings; all levels below are the same single coefficients.
+    const MOST_LEVELS: usize = 16;
+    /// The largest filter side that is of interest: four times that of the largest known depthwise networks.
+    const MOST_KERNEL_SIZE: usize = 255;
+
+    /// A case with numbers from the command line.
+    ///
+    /// # Errors
+    ///
+    /// If the levels or the kernel size are out of bounds.
+    pub(crate) fn new(shape: Shape, levels: usize, kernel_size: usize) -> anyhow::Result<Self> {
+        let (most_levels, most_side) = (Self::MOST_LEVELS, Self::MOST_KERNEL_SIZE);
+        ensure!(levels <= most_levels, "--levels must be at most {most_levels}, got {levels}");
+        ensure!(
+            (1..=most_side).contains(&kernel_size),
+            "--kernel-size must be from 1 to {most_side}, got {kernel_size}"
+        );
+        Ok(Self { shape, levels, kernel_size })
+    }
+}
+
 impl Preset {
     pub(crate) fn cases(self) -> Vec<Case> {
         let case = |extents, levels| Case { shape: Shape(extents), levels, kernel_size: PRESET_KERNEL_SIZE };
@@ -303,6 +332,20 @@ impl Selection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_out_of_bounds_are_refused_with_both_numbers() {
+        let shape: Shape = "1x2x3x4".parse().unwrap();
+        assert!(Case::new(shape, 16, 255).is_ok());
+        let refusal = |levels, side| Case::new(shape, levels, side).unwrap_err().to_string();
+        assert_eq!(refusal(17, 5), "--levels must be at most 16, got 17");
+        assert_eq!(refusal(1, 0), "--kernel-size must be from 1 to 255, got 0");
+        assert_eq!(refusal(1, 256), "--kernel-size must be from 1 to 255, got 256");
+        assert!("65536x65536x4x4".parse::<Shape>().is_ok());
+        let refusal = "65536x65536x4x5".parse::<Shape>().unwrap_err().to_string();
+        assert!(refusal.contains("68719476736") && refusal.contains("85899345920"), "{refusal}");
+        assert!("99999999999x99999999999x9x9".parse::<Shape>().is_err());
+    }
 
     #[test]
     fn shapes_are_read_as_they_are_written() {

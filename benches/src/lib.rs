@@ -68,7 +68,7 @@ pub fn run_without_device(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Compare(options) => compare::run(options),
         Command::Peers(options) => peers::run(options),
         Command::Readme(options) => readme::run(options),
-        Command::Traffic(options) => Ok(traffic::run(options)),
+        Command::Traffic(options) => traffic::run(options),
         Command::Sweep(_) | Command::Model(_) | Command::Depthwise(_) => {
             anyhow::bail!("the command needs a backend")
         }

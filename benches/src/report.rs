@@ -26,6 +26,7 @@ pub(crate) fn write(results: &Results, directory: &Path) -> anyhow::Result<()> {
     }
     results.write(directory)?;
     let plots = plots::of_results(results)?;
+    plots::remove_stale(directory)?;
     for (name, svg) in &plots {
         plots::save(directory, name, svg)?;
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -87,12 +87,11 @@ impl Options {
         let cases = if self.shape.is_empty() {
             self.preset.unwrap_or(Preset::Smoke).cases()
         } else {
-            ensure!(!self.kernel_size.contains(&0), "--kernel-size must be at least 1");
             let mut cases = Vec::new();
             for &shape in &self.shape {
                 for &levels in &self.levels {
                     for &kernel_size in &self.kernel_size {
-                        cases.push(Case { shape, levels, kernel_size });
+                        cases.push(Case::new(shape, levels, kernel_size)?);
                     }
                 }
             }

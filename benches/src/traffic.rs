@@ -29,17 +29,18 @@ pub struct Options {
 }
 
 /// Prints the table.
-pub(crate) fn run(options: &Options) -> ExitCode {
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let table = table(options)?;
     println!(
         "Traffic in units of the input ({} elements, {}), by the models of the reference layer, of the paper's fused \
          kernels and of this project's plans on an NVIDIA GPU of the Hopper generation; launches in brackets",
         options.dtype, options.layout
     );
-    print!("{}", table(options).to_text());
-    ExitCode::SUCCESS
+    print!("{}", table.to_text());
+    Ok(ExitCode::SUCCESS)
 }
 
-fn table(options: &Options) -> Table {
+fn table(options: &Options) -> anyhow::Result<Table> {
     let mut table = Table::new([
         "shape",
         "L",
@@ -54,11 +55,11 @@ fn table(options: &Options) -> Table {
     ]);
     for &shape in &options.shape {
         for &levels in &options.levels {
-            let case = Case { shape, levels, kernel_size: options.kernel_size };
+            let case = Case::new(shape, levels, options.kernel_size)?;
             table.push(cells(&case, options));
         }
     }
-    table
+    Ok(table)
 }
 
 fn cells(case: &Case, options: &Options) -> Vec<String> {
@@ -100,14 +101,14 @@ mod tests {
             dtype: Dtype::F32,
             layout: Layout::Nchw,
         };
-        let text = table(&options).to_text();
+        let text = table(&options).unwrap().to_text();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].contains("17.75") && lines[1].contains("7.00"), "{text}");
         assert!(
             lines[2].contains("21.32") && lines[2].contains("8.33") && lines[2].contains("2.00 (1)"),
             "{text}"
         );
-        let refused = table(&Options { kernel_size: 4, ..options }).to_text();
+        let refused = table(&Options { kernel_size: 4, ..options }).unwrap().to_text();
         assert!(refused.contains("refused: the kernels take odd filter sizes only, got 4"), "{refused}");
     }
 }

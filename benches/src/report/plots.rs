@@ -49,6 +49,31 @@ pub(crate) fn save(directory: &Path, name: &str, svg: &str) -> anyhow::Result<()
     std::fs::write(&path, png(svg)?).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// What the pictures of a run show; a picture is called `SUBJECT-PASS`.
+const SUBJECTS: [&str; 4] = ["speedup", "memory", "pixel", "floor"];
+
+/// Removes the pictures of an earlier run: one that this run does not draw again would be taken for its own.
+///
+/// # Errors
+///
+/// If a file cannot be removed.
+pub(crate) fn remove_stale(directory: &Path) -> anyhow::Result<()> {
+    for subject in SUBJECTS {
+        for pass in [Pass::Forward, Pass::Backward, Pass::Train] {
+            for extension in ["svg", "png"] {
+                let path = directory.join(format!("{subject}-{pass}.{extension}"));
+                match std::fs::remove_file(&path) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Renders with a font of the program's own: machines without a screen often have none.
 fn png(svg: &str) -> anyhow::Result<Vec<u8>> {
     let mut fonts = usvg::fontdb::Database::new();
@@ -401,6 +426,19 @@ mod tests {
     use crate::results::samples::{results, row};
 
     #[test]
+    fn pictures_of_an_earlier_run_do_not_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for name in ["floor-forward.png", "memory-train.svg", "mine.png"] {
+            std::fs::write(at(name), "").unwrap();
+        }
+        remove_stale(directory.path()).unwrap();
+        assert!(!at("floor-forward.png").exists() && !at("memory-train.svg").exists());
+        assert!(at("mine.png").exists());
+        remove_stale(&at("nowhere")).unwrap();
+    }
+
+    #[test]
     fn every_picture_of_a_run_is_drawn_and_rendered() {
         let mut rows = vec![
             row("conv2d-7x7", 0, Pass::Train, 6.0),
@@ -411,7 +449,7 @@ mod tests {
         compare_routes(&mut rows);
         let plots = of_results(&results(rows)).unwrap();
         let names: Vec<&str> = plots.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["speedup-train", "memory-train", "pixel-train", "floor-train"]);
+        assert_eq!(names, SUBJECTS.map(|subject| format!("{subject}-train")));
         for (name, svg) in &plots {
             assert!(svg.contains("</svg>") && svg.contains("<text"), "{name}");
             assert!(png(svg).unwrap().starts_with(b"\x89PNG"), "{name}");
