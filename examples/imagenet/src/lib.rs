@@ -16,6 +16,7 @@ pub mod cli;
 pub mod config;
 mod count;
 pub mod data;
+pub mod drawing;
 pub mod error;
 pub mod evaluate;
 pub mod model;
