@@ -6,7 +6,7 @@
 use ab_glyph::{Font, FontRef, Glyph, PxScale, ScaleFont, point};
 use image::{ImageFormat, Rgb, RgbImage, imageops};
 use std::io::Cursor;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use crate::atomic;
@@ -23,6 +23,19 @@ pub const GREY: Rgb<u8> = Rgb([120; 3]);
 static FONT: LazyLock<FontRef<'static>> = LazyLock::new(|| {
     FontRef::try_from_slice(dejavu::sans::regular()).expect("the font that is compiled in is a font")
 });
+
+/// A path for a PNG file, as flags take it.
+///
+/// # Errors
+///
+/// What is wrong with another extension.
+pub fn png_path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some(extension) if extension.eq_ignore_ascii_case("png") => Ok(path),
+        _ => Err("must end in .png".to_string()),
+    }
+}
 
 /// Which part of a text stands at the given column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,9 @@
 //! cli.rs       commands             config.rs    defaults < file < flags     model.rs    sizes by name
 //! backend.rs   backends by name     runs.rs      where runs lie              atomic.rs   all-or-nothing files
 //! data.rs      folders to batches   train.rs     the training loop           error.rs    every error
-//! evaluate.rs  accuracy by class    predict.rs   classes of single images        count.rs    "1 image", "2 images"
+//! evaluate.rs  accuracy by class    predict.rs   classes of single images        export.rs   weights for other programs
+//! erf.rs       receptive fields     subbands.rs  what a wavelet layer sees       drawing.rs  text, maps and colours
+//! progress.rs  bars                 count.rs     "1 image", "2 images"
 //! ```
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
@@ -17,11 +19,15 @@ pub mod config;
 mod count;
 pub mod data;
 pub mod drawing;
+pub mod erf;
 pub mod error;
 pub mod evaluate;
+pub mod export;
 pub mod model;
 pub mod predict;
+mod progress;
 pub mod runs;
+pub mod subbands;
 pub mod train;
 
 #[cfg(test)]

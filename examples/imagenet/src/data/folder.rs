@@ -275,6 +275,24 @@ pub fn images_in(path: &Path) -> Result<Vec<PathBuf>, FolderError> {
     Ok(images)
 }
 
+/// The files among `paths`, and in the place of a folder its images. A path that is not there stays, to be reported where it
+/// is read.
+///
+/// # Errors
+///
+/// Those of [`images_in`].
+pub fn images_among(paths: &[PathBuf]) -> Result<Vec<PathBuf>, FolderError> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            files.extend(images_in(path)?);
+        } else {
+            files.push(path.clone());
+        }
+    }
+    Ok(files)
+}
+
 /// Takes the images of `path` and of the folders in it.
 fn collect(path: &Path, images: &mut Vec<PathBuf>, ignored: &mut Vec<PathBuf>) -> Result<(), FolderError> {
     for path in sorted_entries(path)? {
