@@ -434,16 +434,11 @@ fn draw(fields: &[ReceptiveField]) -> Canvas {
         fields.iter().flat_map(caption).map(|line| text_width(&line, TEXT)).max().unwrap_or(0);
     let (step_x, step_y) = (i64::from(panel.max(caption_width)) + LEFT + GAP, i64::from(panel) + TOP + GAP);
     let rows = fields.len().div_ceil(columns.max(1));
-    let mut canvas =
-        Canvas::new((columns as i64 * step_x + 90) as u32, (rows as i64 * step_y + GAP + 30) as u32);
-    canvas.text(
-        "effective receptive field: |gradient of the centre|, relative; squares of 20 / 30 / 50 / 99 %",
-        LEFT,
-        6,
-        TEXT + 1,
-        Align::Left,
-        BLACK,
-    );
+    let title =
+        "effective receptive field: |gradient of the centre|, relative; squares of 20 / 30 / 50 / 99 %";
+    let width = (columns as i64 * step_x + 90).max(LEFT + i64::from(text_width(title, TEXT + 1)) + GAP);
+    let mut canvas = Canvas::new(width as u32, (rows as i64 * step_y + GAP) as u32);
+    canvas.text(title, LEFT, 6, TEXT + 1, Align::Left, BLACK);
 
     for (index, field) in fields.iter().enumerate() {
         let (x, y) = ((index % columns) as i64 * step_x + LEFT, (index / columns) as i64 * step_y + TOP);
@@ -588,7 +583,9 @@ mod tests {
     fn squares_of_an_even_side_are_cut_off() {
         // The centre of 4 x 4 is (2, 2). The square of radius 1 is rows and columns 1 to 3, that of radius 2 everything.
         let mut map = vec![0.0; 16];
-        (map[2 * 4 + 2], map[3 * 4 + 3], map[1 * 4 + 3], map[2 * 4]) = (1.0, 1.0, 1.0, 1.0);
+        for (row, column) in [(2, 2), (3, 3), (1, 3), (2, 0)] {
+            map[row * 4 + column] = 1.0;
+        }
         let field = ReceptiveField::new("a".to_string(), None, 4, map).unwrap();
         assert_eq!([0.25, 0.26, 0.75, 0.76].map(|t| field.square(t).side), [1, 3, 3, 4]);
         assert_eq!(field.square(0.99).area, 1.0);

@@ -21,6 +21,7 @@ use crate::data::loader::{Loader, Workers};
 use crate::data::plan::EpochPlan;
 use crate::drawing::{Align, BLACK, Canvas, GREY, Scale, WHITE, text_width};
 use crate::error::Error;
+use crate::progress;
 use crate::runs;
 use crate::train::checkpoint::{Checkpoint, State};
 use crate::train::loss::cross_entropy;
@@ -281,14 +282,19 @@ impl BackendTask for Task {
         let model: WtConvNext<B::InnerBackend> = self.checkpoint.model(&self.state, &device)?;
         let transform = eval_transform(&self.state);
         let workers = Workers::start(self.args.workers)?;
+        let bar = progress::bar(self.files.len(), "images");
         let loader = Loader::new(Arc::new(self.files), transform, 0, workers);
         let evaluation = evaluate::<<B as AutodiffBackend>::InnerBackend>(
             &model,
             &loader,
             usize::from(self.args.batch_size),
             &device,
-            |_, _| true,
+            |_, totals| {
+                bar.set_position(totals.images as u64);
+                true
+            },
         )?;
+        bar.finish_and_clear();
         Ok(evaluation.expect("nothing ends this evaluation"))
     }
 }
@@ -301,6 +307,7 @@ pub fn eval_transform(state: &State) -> Transform {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     fn evaluation() -> Evaluation {
         let class = |class: &str, images, correct| ClassScore { class: class.to_string(), images, correct };
@@ -322,6 +329,10 @@ mod tests {
         let cell = 36 * 36;
         assert!((cell / 2..cell).contains(&found(share(0.5))), "2 of 4 cats");
         assert!((cell..2 * cell).contains(&found(share(0.25))), "1 of 4, twice");
+        // These two are side by side, in the row of the cats.
+        let quarter = picture.image().enumerate_pixels().filter(|(_, _, pixel)| **pixel == share(0.25));
+        let (columns, rows): (BTreeSet<u32>, BTreeSet<u32>) = quarter.map(|(x, y, _)| (x, y)).unzip();
+        assert_eq!((columns.len(), rows.len()), (72, 36));
         // Five cells are empty: two beside the long name and the row without images. The bar has the colours of 1 and 0 too.
         assert!((5 * cell..6 * cell).contains(&found(share(0.0))));
         assert!((cell / 2..cell + 200).contains(&found(share(1.0))));

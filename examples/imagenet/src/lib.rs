@@ -12,6 +12,11 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+/// The README's code compiles.
+#[doc = include_str!("../README.md")]
+#[cfg(all(doctest, feature = "flex"))]
+struct Readme;
+
 pub mod atomic;
 pub mod backend;
 pub mod cli;

@@ -475,12 +475,16 @@ fn draw(maps: &Maps) -> Canvas {
 mod tests {
     use super::*;
     use crate::TestBackend;
+    use burn::module::Param;
     use burn::tensor::Distribution;
 
     #[test]
     fn the_parts_add_up_to_the_output() {
         let device = Default::default();
-        let layer = WtConv2dConfig::new(3).with_levels(3).with_kernel_size(3).init::<TestBackend>(&device);
+        let mut layer =
+            WtConv2dConfig::new(3).with_levels(3).with_kernel_size(3).init::<TestBackend>(&device);
+        // No two scales are equal, so that a mix-up shows.
+        layer.scales = Param::from_tensor(Tensor::random([3, 13], Distribution::Default, &device));
         let x = Tensor::random([1, 3, 13, 22], Distribution::Default, &device);
         let parts = decompose(&layer, x.clone());
         assert_eq!(parts.levels[2].returned.dims(), [1, 3, 4, 2, 3]);
