@@ -60,6 +60,7 @@
 //! - [`WtConvBackend`]: what a backend must be to run it; [`Route`] tells which way a call goes.
 //! - [`reference`](mod@reference): the operator and its gradients in tensor ops, on any backend and any float dtype.
 //! - [`official`]: one layer's parameters under the names of the PyTorch implementations.
+//! - [`migrating`]: for those who know the PyTorch layer.
 
 #![forbid(unsafe_code)]
 
@@ -67,6 +68,10 @@
 #[doc = include_str!("../../../README.md")]
 #[cfg(doctest)]
 struct Readme;
+
+#[doc = include_str!("../MIGRATING.md")]
+#[cfg(any(doc, doctest))]
+pub mod migrating {}
 
 mod backend;
 mod depthwise;

@@ -92,8 +92,16 @@ impl OfficialScheme {
         }
     }
 
-    /// The names and shapes of a layer's parameters.
-    fn parameters(self, config: &WtConv2dConfig) -> BTreeMap<String, Vec<usize>> {
+    /// The names and shapes of a layer's parameters, relative to the layer.
+    ///
+    /// ```
+    /// use burn_wtconv::WtConv2dConfig;
+    /// use burn_wtconv::official::OfficialScheme;
+    ///
+    /// let parameters = OfficialScheme::Modules.parameters(&WtConv2dConfig::new(8).with_levels(2));
+    /// assert_eq!(parameters["wavelet_convs.1.weight"], [32, 1, 5, 5]);
+    /// ```
+    pub fn parameters(self, config: &WtConv2dConfig) -> BTreeMap<String, Vec<usize>> {
         let WtConv2dConfig { channels, kernel_size, levels, bias, .. } = *config;
         let mut shapes = BTreeMap::from([
             (self.base_filter(), vec![channels, 1, kernel_size, kernel_size]),

@@ -20,7 +20,7 @@
 //! f16 and bf16 tensors are computed in f32 and rounded once at the end.
 
 mod depthwise;
-mod haar;
+pub mod haar;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, s};

@@ -10,9 +10,12 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use crate::config::with_default_help;
+use crate::erf::{self, ErfArgs};
 use crate::error::Error;
 use crate::evaluate::{self, EvaluateArgs};
+use crate::export::{self, ExportArgs};
 use crate::predict::{self, PredictArgs};
+use crate::subbands::{self, SubbandsArgs};
 use crate::train::interrupt::{self, EXIT_INTERRUPTED};
 use crate::train::prepare::{Prepared, TrainArgs};
 use crate::train::progress::Display;
@@ -36,6 +39,12 @@ pub enum Command {
     Evaluate(EvaluateArgs),
     /// Print the most probable classes of images
     Predict(PredictArgs),
+    /// Write a trained model as safetensors under the official PyTorch names
+    Export(ExportArgs),
+    /// Draw the effective receptive field of a trained model, or of bare layers
+    Erf(ErfArgs),
+    /// Draw what the subbands of a wavelet convolution see of an image, and what they return
+    Subbands(SubbandsArgs),
 }
 
 /// Runs the command line of this process.
@@ -46,6 +55,9 @@ pub fn main() -> ExitCode {
         Command::Train(args) => train(*args),
         Command::Evaluate(args) => evaluate::run(args).map(|()| ExitCode::SUCCESS),
         Command::Predict(args) => predict::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Export(args) => export::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Erf(args) => erf::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Subbands(args) => subbands::run(args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");

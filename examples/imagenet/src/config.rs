@@ -413,6 +413,17 @@ impl TrainConfig {
             &self.input_size,
             "must be 32 to 4096: the network halves its input five times",
         )?;
+        let most =
+            |value: Option<[usize; 4]>, bound| value.is_none_or(|value| value.iter().all(|x| *x <= bound));
+        let list = |value: Option<[usize; 4]>| value.unwrap_or_default();
+        check(most(self.depths, 256), "depths", &list(self.depths), "each must be at most 256")?;
+        check(most(self.dims, 16384), "dims", &list(self.dims), "each must be at most 16384")?;
+        check(
+            most(self.kernel_sizes, 255),
+            "kernel_sizes",
+            &list(self.kernel_sizes),
+            "each must be at most 255",
+        )?;
         if let Some(levels) = self.levels {
             check(
                 self.arch == Arch::Wtconvnext,
@@ -603,6 +614,9 @@ mod tests {
             ("epochs = 0", "epochs = 0: must be at least 1"),
             ("batch_size = 0", "batch_size = 0: must be at least 1"),
             ("workers = 257", "workers = 257: must be at most 256"),
+            ("depths = [1, 1, 257, 1]", "depths = [1, 1, 257, 1]: each must be at most 256"),
+            ("dims = [16385, 1, 1, 1]", "dims = [16385, 1, 1, 1]: each must be at most 16384"),
+            ("kernel_sizes = [5, 5, 5, 256]", "kernel_sizes = [5, 5, 5, 256]: each must be at most 255"),
             ("accumulate = 0", "accumulate = 0: must be at least 1"),
             ("keep = 0", "keep = 0: must be at least 1"),
             ("input_size = 16", "input_size = 16: must be 32 to 4096"),

@@ -9,6 +9,7 @@ use crate::count::count;
 use crate::data::decode::DecodeError;
 use crate::data::folder::FolderError;
 use crate::data::loader::LoaderError;
+use crate::subbands::SubbandsError;
 use crate::train::checkpoint::CheckpointError;
 
 /// Any error of the example, with the file or the number that it is about.
@@ -35,6 +36,12 @@ pub enum Error {
     /// A model that cannot be built.
     #[error("model: {0}")]
     Model(#[from] wtconvnext::ConfigError),
+    /// A model that cannot be written for other programs.
+    #[error(transparent)]
+    Export(#[from] wtconvnext::ExportError),
+    /// A layer that is to be shown.
+    #[error(transparent)]
+    Subbands(#[from] SubbandsError),
     /// Ctrl-C cannot be caught.
     #[error("cannot handle Ctrl-C: {0}")]
     Interrupt(#[from] ctrlc::Error),
@@ -91,6 +98,14 @@ pub enum Error {
         failed: usize,
         /// Images that were given.
         images: usize,
+    },
+    /// A receptive field without contributions.
+    #[error("{name}: no receptive field: the contributions of all pixels add up to {total}")]
+    NoField {
+        /// The model or layer.
+        name: String,
+        /// The sum: 0, infinite or not a number.
+        total: f64,
     },
     /// A folder that is to be searched or a file that is to be written.
     #[error("{}: {source}", path.display())]

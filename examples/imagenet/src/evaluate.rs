@@ -16,10 +16,12 @@ use crate::count::count;
 use crate::data::augment::Transform;
 use crate::data::batch::{ImageBatch, ImageBatcher};
 use crate::data::decode::Failures;
-use crate::data::folder::ImageFolder;
+use crate::data::folder::{ImageFolder, split_folder};
 use crate::data::loader::{Loader, Workers};
 use crate::data::plan::EpochPlan;
+use crate::drawing::{Align, BLACK, Canvas, GREY, Scale, WHITE, text_width};
 use crate::error::Error;
+use crate::progress;
 use crate::runs;
 use crate::train::checkpoint::{Checkpoint, State};
 use crate::train::loss::cross_entropy;
@@ -106,6 +108,79 @@ impl fmt::Display for Evaluation {
     }
 }
 
+impl Evaluation {
+    /// Draws the confusion matrix: a row for each true class, a column for each predicted one, coloured by the share of the
+    /// row. Up to 80 classes are named, and up to 20 have their numbers of images in the cells.
+    pub fn draw_confusion(&self) -> Canvas {
+        const TEXT: u32 = 13;
+        const NUMBERS: usize = 20;
+        const NAMES: usize = 80;
+        // Longer names would leave no room for the matrix.
+        const LONGEST_NAME: usize = 24;
+
+        let classes = self.classes.len();
+        let cell = match classes {
+            0..=NUMBERS => 36,
+            _ => (960 / classes as u32).clamp(1, 16),
+        };
+        let names: Vec<String> = match classes {
+            0..=NAMES => {
+                self.classes.iter().map(|score| score.class.chars().take(LONGEST_NAME).collect()).collect()
+            }
+            _ => Vec::new(),
+        };
+        let label = names.iter().map(|name| text_width(name, TEXT)).max().unwrap_or(0) + 12;
+        let side = cell * classes as u32;
+        let (left, top) = (i64::from(label) + 24, i64::from(label) + 48);
+        let title = format!(
+            "confusion of {}: top-1 {:.4}, top-5 {:.4}",
+            count(self.images, "image", "images"),
+            self.scores.accuracy,
+            self.scores.top5
+        );
+        let width = (left as u32 + side + 110).max(text_width(&title, TEXT + 3) + 20);
+        let mut canvas = Canvas::new(width, top as u32 + side.max(120) + 16);
+        canvas.text(&title, 10, 6, TEXT + 3, Align::Left, BLACK);
+        canvas.text("predicted", left, 28, TEXT, Align::Left, GREY);
+        canvas.text_up("true", 6, top + i64::from(side), TEXT, GREY);
+
+        let scale = Scale::Linear { low: 0.0, high: 1.0 };
+        for (row, images) in self.confusion.iter().enumerate() {
+            let total = images.iter().sum::<usize>().max(1);
+            let y = top + row as i64 * i64::from(cell);
+            for (column, images) in images.iter().enumerate() {
+                let share = *images as f64 / total as f64;
+                let x = left + column as i64 * i64::from(cell);
+                canvas.fill(x, y, cell, cell, scale.colour(share));
+                if classes <= NUMBERS && *images > 0 {
+                    // The bright half of the scale takes dark ink.
+                    let ink = if share > 0.6 { BLACK } else { WHITE };
+                    let middle = i64::from(cell / 2);
+                    let text = images.to_string();
+                    canvas.text(
+                        &text,
+                        x + middle,
+                        y + middle - i64::from(TEXT / 2),
+                        TEXT,
+                        Align::Centre,
+                        ink,
+                    );
+                }
+            }
+        }
+        canvas.frame(left, top, side, side, GREY);
+        for (index, name) in names.iter().enumerate() {
+            let middle = index as i64 * i64::from(cell) + i64::from(cell / 2) - i64::from(TEXT / 2);
+            canvas.text(name, left - 6, top + middle, TEXT, Align::Right, BLACK);
+            canvas.text_up(name, left + middle, top - 6, TEXT, BLACK);
+        }
+        let bar = left + i64::from(side) + 20;
+        scale.draw_bar(&mut canvas, bar, top + 6, 16, side.clamp(108, 400));
+        canvas.text("of the row", bar, top - 22, TEXT, Align::Left, GREY);
+        canvas
+    }
+}
+
 /// Runs `model` over all images of `loader`.
 ///
 /// `on_batch` gets the metrics of each batch and the sums so far, and returns whether to go on. If it ends the evaluation,
@@ -168,7 +243,7 @@ pub fn evaluate<B: WtConvBackend>(
     }))
 }
 
-/// `imagenet evaluate`: prints the result and writes it into the checkpoint's folder.
+/// `imagenet evaluate`: prints the result, writes it and draws the confusion matrix into the checkpoint's folder.
 ///
 /// # Errors
 ///
@@ -178,7 +253,7 @@ pub fn run(args: EvaluateArgs) -> Result<(), Error> {
     let checkpoint = runs::find_checkpoint(args.checkpoint.as_deref(), args.best)?;
     let state = checkpoint.state()?;
     let data = args.data.clone().unwrap_or_else(|| state.data.clone());
-    let files = ImageFolder::with_classes(&data.join("val"), &state.classes)?;
+    let files = ImageFolder::with_classes(&split_folder(&data, "val")?, &state.classes)?;
     println!("{} on {}", checkpoint.path().display(), files.path().display());
 
     let backend = args.backend;
@@ -187,7 +262,9 @@ pub fn run(args: EvaluateArgs) -> Result<(), Error> {
     let path = checkpoint.path().join("evaluation.json");
     let json = serde_json::to_vec_pretty(&evaluation).expect("an evaluation has string keys only");
     atomic::write_file(&path, &json).map_err(|source| Error::Io { path: path.clone(), source })?;
-    println!("written to {}", path.display());
+    let picture = checkpoint.path().join("confusion.png");
+    evaluation.draw_confusion().save(&picture)?;
+    println!("written to {} and {}", path.display(), picture.display());
     Ok(())
 }
 
@@ -205,14 +282,19 @@ impl BackendTask for Task {
         let model: WtConvNext<B::InnerBackend> = self.checkpoint.model(&self.state, &device)?;
         let transform = eval_transform(&self.state);
         let workers = Workers::start(self.args.workers)?;
+        let bar = progress::bar(self.files.len(), "images");
         let loader = Loader::new(Arc::new(self.files), transform, 0, workers);
         let evaluation = evaluate::<<B as AutodiffBackend>::InnerBackend>(
             &model,
             &loader,
             usize::from(self.args.batch_size),
             &device,
-            |_, _| true,
+            |_, totals| {
+                bar.set_position(totals.images as u64);
+                true
+            },
         )?;
+        bar.finish_and_clear();
         Ok(evaluation.expect("nothing ends this evaluation"))
     }
 }
@@ -225,17 +307,53 @@ pub fn eval_transform(state: &State) -> Transform {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
-    #[test]
-    fn the_table_names_the_most_frequent_mistake() {
+    fn evaluation() -> Evaluation {
         let class = |class: &str, images, correct| ClassScore { class: class.to_string(), images, correct };
-        let evaluation = Evaluation {
+        Evaluation {
             images: 7,
             unreadable: 1,
             scores: Scores { loss: 0.5, accuracy: 5.0 / 7.0, top5: 1.0 },
             classes: vec![class("cat", 4, 2), class("a long name", 3, 3), class("empty", 0, 0)],
             confusion: vec![vec![2, 1, 1], vec![0, 3, 0], vec![0, 0, 0]],
+        }
+    }
+
+    #[test]
+    fn the_confusion_matrix_is_drawn_cell_by_cell() {
+        let picture = evaluation().draw_confusion();
+        let share = |share| Scale::Linear { low: 0.0, high: 1.0 }.colour(share);
+        let found = |colour| picture.image().pixels().filter(|pixel| **pixel == colour).count();
+        // A cell is 36 x 36 pixels, less those of its number.
+        let cell = 36 * 36;
+        assert!((cell / 2..cell).contains(&found(share(0.5))), "2 of 4 cats");
+        assert!((cell..2 * cell).contains(&found(share(0.25))), "1 of 4, twice");
+        // These two are side by side, in the row of the cats.
+        let quarter = picture.image().enumerate_pixels().filter(|(_, _, pixel)| **pixel == share(0.25));
+        let (columns, rows): (BTreeSet<u32>, BTreeSet<u32>) = quarter.map(|(x, y, _)| (x, y)).unzip();
+        assert_eq!((columns.len(), rows.len()), (72, 36));
+        // Five cells are empty: two beside the long name and the row without images. The bar has the colours of 1 and 0 too.
+        assert!((5 * cell..6 * cell).contains(&found(share(0.0))));
+        assert!((cell / 2..cell + 200).contains(&found(share(1.0))));
+
+        // A thousand classes still give a picture, of one pixel a cell.
+        let class = |index: usize| ClassScore { class: format!("class {index}"), images: 1, correct: 1 };
+        let many = Evaluation {
+            classes: (0..1000).map(class).collect(),
+            confusion: (0..1000)
+                .map(|row| (0..1000).map(|column| usize::from(row == column)).collect())
+                .collect(),
+            ..evaluation()
         };
+        let picture = many.draw_confusion();
+        assert!(picture.image().width() < 1200 && picture.image().height() < 1200);
+        assert!(picture.image().pixels().filter(|pixel| **pixel == share(1.0)).count() >= 1000);
+    }
+
+    #[test]
+    fn the_table_names_the_most_frequent_mistake() {
+        let evaluation = evaluation();
         let lines: Vec<_> = evaluation.to_string().lines().map(str::to_string).collect();
         assert_eq!(
             lines,

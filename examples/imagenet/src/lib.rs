@@ -5,10 +5,17 @@
 //! cli.rs       commands             config.rs    defaults < file < flags     model.rs    sizes by name
 //! backend.rs   backends by name     runs.rs      where runs lie              atomic.rs   all-or-nothing files
 //! data.rs      folders to batches   train.rs     the training loop           error.rs    every error
-//! evaluate.rs  accuracy by class    predict.rs   classes of single images        count.rs    "1 image", "2 images"
+//! evaluate.rs  accuracy by class    predict.rs   classes of single images        export.rs   weights for other programs
+//! erf.rs       receptive fields     subbands.rs  what a wavelet layer sees       drawing.rs  text, maps and colours
+//! progress.rs  bars                 count.rs     "1 image", "2 images"
 //! ```
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
+
+/// The README's code compiles.
+#[doc = include_str!("../README.md")]
+#[cfg(all(doctest, feature = "flex"))]
+struct Readme;
 
 pub mod atomic;
 pub mod backend;
@@ -16,11 +23,16 @@ pub mod cli;
 pub mod config;
 mod count;
 pub mod data;
+pub mod drawing;
+pub mod erf;
 pub mod error;
 pub mod evaluate;
+pub mod export;
 pub mod model;
 pub mod predict;
+mod progress;
 pub mod runs;
+pub mod subbands;
 pub mod train;
 
 #[cfg(test)]

@@ -2,24 +2,30 @@
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::tensor::activation::softmax;
+use burn_wtconv::WtConvBackend;
 use clap::{Args, ValueHint};
-use fast_image_resize::Resizer;
+use serde::Serialize;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::Instant;
 use wtconvnext::WtConvNext;
 
 use crate::backend::{BackendKind, BackendTask, TrainBackend};
-use crate::data::augment::{Transform, normalize};
+use crate::count::count;
 use crate::data::batch::{ImageBatch, ImageBatcher, Sample};
-use crate::data::decode::{DecodeError, decode_rgb};
-use crate::data::folder::{FolderError, images_in};
-use crate::data::{Stream, stream};
+use crate::data::decode::DecodeError;
+use crate::data::folder::images_among;
+use crate::data::loader::Workers;
 use crate::error::Error;
 use crate::evaluate::eval_transform;
+use crate::progress;
 use crate::runs;
 use crate::train::checkpoint::{Checkpoint, State};
 
-/// Images that go through the model at once.
-const BATCH: usize = 32;
+/// Batches of images that are read while the model is busy with one.
+const PREFETCH: usize = 1;
 
 /// Flags of `predict`.
 #[derive(Args, Clone, Debug)]
@@ -36,15 +42,54 @@ pub struct PredictArgs {
     /// Classes to print for each image
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     pub top: u16,
+    /// Print a line of JSON for each image, in order, and nothing else; images that cannot be read have an "error"
+    #[arg(long)]
+    pub json: bool,
+    /// With --json: the outputs of the model before softmax too, in the order of the labels
+    #[arg(long, requires = "json")]
+    pub logits: bool,
+    /// Images that go through the model at once
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    pub batch_size: u16,
+    /// Threads that decode images; 0 means one for each CPU
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
+    pub workers: u16,
     /// Where to compute
     #[arg(long, value_enum, default_value_t)]
     pub backend: BackendKind,
 }
 
-/// Classes and probabilities of one image, the most probable first.
-pub type Prediction = Vec<(String, f32)>;
+/// A class and its probability.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClassProbability {
+    /// Name of the class.
+    pub class: String,
+    /// Softmax of the logits.
+    pub probability: f32,
+}
 
-/// `imagenet predict`: prints the top classes of each image.
+/// What the model says about one image.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prediction {
+    /// All classes, the most probable first.
+    pub classes: Vec<ClassProbability>,
+    /// Outputs of the model, in the order of the labels.
+    pub logits: Vec<f32>,
+}
+
+/// A line of `--json`. Paths that are not Unicode are written with replacement characters.
+#[derive(Serialize)]
+struct Line<'a> {
+    path: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    classes: Option<&'a [ClassProbability]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logits: Option<&'a [f32]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// `imagenet predict`: prints the top classes of each image, and on stderr how many images a second that were.
 ///
 /// # Errors
 ///
@@ -52,30 +97,19 @@ pub type Prediction = Vec<(String, f32)>;
 /// not be read.
 pub fn run(args: PredictArgs) -> Result<(), Error> {
     args.backend.check()?;
-    let images = files(&args.images)?;
+    let images = images_among(&args.images)?;
     let checkpoint = runs::find_checkpoint(args.checkpoint.as_deref(), args.best)?;
     let state = checkpoint.state()?;
-    println!("{}", checkpoint.path().display());
-    args.backend.run(Task { images, top: usize::from(args.top), checkpoint, state })?
-}
-
-/// The files among `paths`, and in the place of a folder its images.
-fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, FolderError> {
-    let mut files = Vec::new();
-    for path in paths {
-        if path.is_dir() {
-            files.extend(images_in(path)?);
-        } else {
-            // One that is not there is reported beside those that cannot be decoded.
-            files.push(path.clone());
-        }
+    if !args.json {
+        println!("{}", checkpoint.path().display());
     }
-    Ok(files)
+    let backend = args.backend;
+    backend.run(Task { args, images, checkpoint, state })?
 }
 
 struct Task {
+    args: PredictArgs,
     images: Vec<PathBuf>,
-    top: usize,
     checkpoint: Checkpoint,
     state: State,
 }
@@ -85,58 +119,114 @@ impl BackendTask for Task {
 
     fn run<B: TrainBackend>(self, device: B::Device) -> Self::Output {
         let model: WtConvNext<B::InnerBackend> = self.checkpoint.model(&self.state, &device)?;
+        let workers = Workers::start(usize::from(self.args.workers))?;
+        let transform = eval_transform(&self.state);
+        let bar = progress::bar(self.images.len(), "images");
+        let start = Instant::now();
         let mut failed = 0;
-        for images in self.images.chunks(BATCH) {
-            for (path, prediction) in images.iter().zip(predict::<B>(&model, &self.state, images, &device)) {
-                match prediction {
-                    Ok(prediction) => self.print(path, &prediction),
-                    Err(error) => {
-                        failed += 1;
-                        eprintln!("error: {error}");
+        let (sender, receiver) = sync_channel(PREFETCH);
+        let printed = thread::scope(|scope| {
+            let (images, batch_size) = (&self.images, usize::from(self.args.batch_size));
+            scope.spawn(move || {
+                for images in images.chunks(batch_size) {
+                    // The receiver is gone when nobody reads what is printed.
+                    if sender.send((images, workers.read(images, &transform))).is_err() {
+                        break;
                     }
                 }
+            });
+            for (images, samples) in receiver {
+                for (path, prediction) in images.iter().zip(predict(&model, &self.state, samples, &device)) {
+                    failed += usize::from(prediction.is_err());
+                    bar.suspend(|| self.print(path, prediction))?;
+                }
+                bar.inc(images.len() as u64);
             }
+            Ok(())
+        });
+        bar.finish_and_clear();
+        match printed {
+            // `imagenet predict ... | head` has seen enough.
+            Err(error) if io::Error::kind(&error) == io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(source) => return Err(Error::Io { path: "standard output".into(), source }),
+            Ok(()) => {}
         }
+        let seconds = start.elapsed().as_secs_f64();
+        let images = self.images.len();
+        let rate = images as f64 / seconds;
+        eprintln!("{} in {seconds:.1} s, {rate:.1} images/s", count(images, "image", "images"));
         if failed > 0 {
-            return Err(Error::Predict { failed, images: self.images.len() });
+            return Err(Error::Predict { failed, images });
         }
         Ok(())
     }
 }
 
 impl Task {
-    fn print(&self, path: &Path, prediction: &Prediction) {
-        println!("{}", path.display());
-        for (class, probability) in prediction.iter().take(self.top) {
-            println!("  {:5.1} %  {class}", 100.0 * probability);
+    /// Prints what was found about an image. Without `--json`, an image that could not be read is named on stderr.
+    fn print(&self, path: &Path, prediction: Result<Prediction, DecodeError>) -> io::Result<()> {
+        let top = usize::from(self.args.top);
+        let mut output = io::stdout().lock();
+        if self.args.json {
+            let path = path.to_string_lossy();
+            let line = match &prediction {
+                Ok(Prediction { classes, logits }) => Line {
+                    path: &path,
+                    classes: Some(&classes[..top.min(classes.len())]),
+                    logits: self.args.logits.then_some(logits),
+                    error: None,
+                },
+                Err(error) => {
+                    Line { path: &path, classes: None, logits: None, error: Some(error.to_string()) }
+                }
+            };
+            return writeln!(
+                output,
+                "{}",
+                serde_json::to_string(&line).expect("a line has string keys only")
+            );
         }
+        match prediction {
+            Ok(Prediction { classes, .. }) => {
+                writeln!(output, "{}", path.display())?;
+                for ClassProbability { class, probability } in classes.iter().take(top) {
+                    writeln!(output, "  {:5.1} %  {class}", 100.0 * probability)?;
+                }
+            }
+            Err(error) => eprintln!("error: {error}"),
+        }
+        Ok(())
     }
 }
 
-/// Runs the model on image files, in one batch.
+/// Runs the model on images that have been read, in one batch.
 ///
-/// A file that cannot be read has an error in its place.
-pub fn predict<B: TrainBackend>(
-    model: &WtConvNext<B::InnerBackend>,
+/// One that could not be read keeps its error, in its place.
+pub fn predict<B: WtConvBackend>(
+    model: &WtConvNext<B>,
     state: &State,
-    images: &[PathBuf],
+    images: Vec<Result<Sample, DecodeError>>,
     device: &B::Device,
 ) -> Vec<Result<Prediction, DecodeError>> {
-    let transform = eval_transform(state);
-    let mut resizer = Resizer::new();
     let mut samples = Vec::new();
-    let failures: Vec<Option<DecodeError>> = images
-        .iter()
-        .map(|path| read(path, &transform, &mut resizer).map(|sample| samples.push(sample)).err())
-        .collect();
+    let failures: Vec<Option<DecodeError>> =
+        images.into_iter().map(|image| image.map(|sample| samples.push(sample)).err()).collect();
     if samples.is_empty() {
-        return failures.into_iter().map(|failure| Err(failure.expect("no image was read"))).collect();
+        return failures.into_iter().flatten().map(Err).collect();
     }
 
     let batcher = ImageBatcher { input_size: state.input_size as usize };
-    let batch: ImageBatch<B::InnerBackend> = batcher.batch(samples, device);
-    let probabilities: Vec<f32> = softmax(model.forward(batch.images), 1).into_data().iter::<f32>().collect();
-    let mut rows = probabilities.chunks_exact(state.classes.len()).map(|row| rank(&state.classes, row));
+    let batch: ImageBatch<B> = batcher.batch(samples, device);
+    let logits = model.forward(batch.images);
+    let probabilities: Vec<f32> = softmax(logits.clone(), 1).into_data().iter::<f32>().collect();
+    let logits: Vec<f32> = logits.into_data().iter::<f32>().collect();
+    let classes = state.classes.len();
+    let mut rows = logits.chunks_exact(classes).zip(probabilities.chunks_exact(classes)).map(
+        |(logits, probabilities)| Prediction {
+            classes: rank(&state.classes, probabilities),
+            logits: logits.to_vec(),
+        },
+    );
     failures
         .into_iter()
         .map(|failure| match failure {
@@ -146,16 +236,13 @@ pub fn predict<B: TrainBackend>(
         .collect()
 }
 
-fn read(path: &Path, transform: &Transform, resizer: &mut Resizer) -> Result<Sample, DecodeError> {
-    let image = decode_rgb(path)?;
-    // Prediction crops the centre and draws nothing from the stream.
-    let image = transform.apply(&image, &mut stream(0, Stream::Augment, 0, 0), resizer);
-    Ok(Sample { pixels: normalize(&image), label: 0 })
-}
-
-fn rank(classes: &[String], probabilities: &[f32]) -> Prediction {
-    let mut ranked: Prediction = classes.iter().cloned().zip(probabilities.iter().copied()).collect();
-    ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+fn rank(classes: &[String], probabilities: &[f32]) -> Vec<ClassProbability> {
+    let mut ranked: Vec<_> = classes
+        .iter()
+        .zip(probabilities)
+        .map(|(class, &probability)| ClassProbability { class: class.clone(), probability })
+        .collect();
+    ranked.sort_by(|a, b| b.probability.total_cmp(&a.probability));
     ranked
 }
 
@@ -167,7 +254,7 @@ mod tests {
     fn the_most_probable_class_comes_first() {
         let classes = ["a", "b", "c"].map(String::from);
         let ranked = rank(&classes, &[0.2, 0.7, 0.1]);
-        let names: Vec<_> = ranked.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["b", "a", "c"]);
+        let names: Vec<_> = ranked.iter().map(|of| (of.class.as_str(), of.probability)).collect();
+        assert_eq!(names, [("b", 0.7), ("a", 0.2), ("c", 0.1)]);
     }
 }

@@ -72,6 +72,23 @@ fn train_evaluate_predict() {
     assert_eq!(format!("val accuracy: {:.4}", evaluation["accuracy"].as_f64().unwrap()), last);
     assert_eq!(evaluation["classes"][2]["class"], "red");
     assert_eq!(evaluation["confusion"].as_array().unwrap().len(), 3);
+    image::open(root.join("runs/wtconvnext-micro-data/checkpoints/epoch-0012/confusion.png")).unwrap();
+
+    // The receptive field of the model, averaged over some of the images; then that of bare layers, which need none.
+    let text = succeed(root, &["erf", "--count", "5", "--input-size", "64"]);
+    assert!(text.contains("epoch-0012") && text.ends_with("written to erf.png and erf.json\n"), "{text}");
+    let erf: serde_json::Value = serde_json::from_slice(&fs::read(root.join("erf.json")).unwrap()).unwrap();
+    assert_eq!((&erf["fields"][0]["images"], &erf["fields"][0]["input_size"]), (&5.into(), &64.into()));
+    image::open(root.join("erf.png")).unwrap();
+    let layers =
+        ["erf", "--layer", "--levels", "0,2", "--channels", "2", "--input-size", "40", "--out", "l.png"];
+    succeed(root, &layers);
+    let erf: serde_json::Value = serde_json::from_slice(&fs::read(root.join("l.json")).unwrap()).unwrap();
+    let names: Vec<_> = (0..3).map(|index| erf["fields"][index]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["WtConv2d 5x5 L=0", "WtConv2d 5x5 L=2", "DepthwiseConv2d 7x7"]);
+    // Without levels, the central row has the five taps of the filter.
+    let row = erf["fields"][0]["central_row"].as_array().unwrap();
+    assert_eq!(row.iter().filter(|value| **value != 0.0).count(), 5);
     succeed(root, &["evaluate", "--best", "--data", "data", "--batch-size", "5"]);
 
     let text = succeed(root, &["predict", "data/val/red/0.png", "data/val/green/1.png", "--top", "2"]);
@@ -84,6 +101,81 @@ fn train_evaluate_predict() {
     assert!(lines[2].ends_with("red") && lines[5].ends_with("green"), "{text}");
     let percent: f64 = lines[2].split('%').next().unwrap().trim().parse().unwrap();
     assert!((33.3..=100.0).contains(&percent), "{text}");
+
+    // The same as lines of JSON: the classes, the logits behind them, and on stderr the speed.
+    let images = ["data/val/red/0.png", "missing.png", "data/val/green/1.png"];
+    let found = output(
+        root,
+        &[&["predict"], &images[..], &["--json", "--logits", "--top", "2", "--batch-size", "2"]].concat(),
+    );
+    assert_eq!(found.status.code(), Some(1));
+    let json: Vec<serde_json::Value> = String::from_utf8(found.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(json.iter().map(|line| line["path"].as_str().unwrap()).collect::<Vec<_>>(), images);
+    for (line, class) in [(&json[0], "red"), (&json[2], "green")] {
+        assert_eq!(
+            (line["classes"].as_array().unwrap().len(), &line["classes"][0]["class"]),
+            (2, &class.into())
+        );
+        let logits: Vec<f64> =
+            line["logits"].as_array().unwrap().iter().map(|logit| logit.as_f64().unwrap()).collect();
+        let highest = logits.iter().copied().fold(f64::MIN, f64::max);
+        let probability = 1.0 / logits.iter().map(|logit| (logit - highest).exp()).sum::<f64>();
+        assert!((line["classes"][0]["probability"].as_f64().unwrap() - probability).abs() < 1e-6, "{line}");
+        assert!(line.get("error").is_none());
+    }
+    let first_logits: Vec<f64> =
+        json[0]["logits"].as_array().unwrap().iter().map(|logit| logit.as_f64().unwrap()).collect();
+    assert!(json[1]["error"].as_str().unwrap().starts_with("missing.png: "));
+    assert!(json[1].get("classes").is_none() && json[1].get("logits").is_none());
+    let error = String::from_utf8(found.stderr).unwrap();
+    assert!(error.contains("3 images in ") && error.contains(" images/s\n"), "{error}");
+
+    // The subbands of a layer of the model, and of one before training.
+    let text = succeed(root, &["subbands", images[0], "--checkpoint", "runs/wtconvnext-micro-data"]);
+    assert!(text.contains("epoch-0012, stage 1, block 1, channel "), "{text}");
+    image::open(root.join("subbands.png")).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_slice(&fs::read(root.join("subbands.json")).unwrap()).unwrap();
+    // Two levels of 8 and 4 pixels in the first stage.
+    assert_eq!((json["subbands"].as_array().unwrap().len(), &json["subbands"][7]["rows"]), (8, &2.into()));
+    let text = succeed(root, &["subbands", images[0], "--levels", "1", "--out", "bare.png"]);
+    assert!(text.starts_with("WtConv2d 5x5 L=1 before training, channel 0\n"), "{text}");
+    let wrong = ["subbands", images[0], "--checkpoint", "runs/wtconvnext-micro-data", "--block", "2"];
+    assert!(fail(root, &wrong).contains("--block 2: stage 1 has 1"));
+
+    // The exported file is the model: loaded under the official names, it gives the same logits.
+    for (scheme, name) in [("modules", "base_conv.weight"), ("parameters", "base_weight")] {
+        succeed(root, &["export", "--scheme", scheme, "--out", "out.safetensors"]);
+        let bytes = fs::read(root.join("out.safetensors")).unwrap();
+        let header = String::from_utf8_lossy(&bytes);
+        assert!(header.contains(&format!("\"stages.0.blocks.0.conv_dw.{name}\"")), "{scheme}");
+    }
+    let card: serde_json::Value = serde_json::from_slice(&fs::read(root.join("out.json")).unwrap()).unwrap();
+    assert_eq!(card["label_names"], serde_json::json!(["blue", "green", "red"]));
+    assert_eq!(card["model_args"]["wt_levels"], serde_json::json!([2, 1, 1, 1]));
+    assert_eq!(card["pretrained_cfg"]["input_size"], serde_json::json!([3, 32, 32]));
+    let config = wtconvnext::WtConvNextConfig::new(3)
+        .with_depths([1; 4])
+        .with_dims([6, 8, 8, 8])
+        .with_levels([2, 1, 1, 1]);
+    let device = Default::default();
+    let (model, _) =
+        wtconvnext::load_official::<burn::backend::Flex>(&config, root.join("out.safetensors"), &device)
+            .unwrap();
+    let picture = image::open(root.join(images[0])).unwrap().into_rgb8();
+    let transform = imagenet::data::augment::Transform::Eval { input_size: 32, crop_fraction: 0.875 };
+    let mut rng = imagenet::data::stream(0, imagenet::data::Stream::Augment, 0, 0);
+    let picture = transform.apply(&picture, &mut rng, &mut fast_image_resize::Resizer::new());
+    let pixels = imagenet::data::augment::normalize(&picture);
+    let x = burn::tensor::Tensor::from_data(burn::tensor::TensorData::new(pixels, [1, 3, 32, 32]), &device);
+    let logits: Vec<f64> = model.forward(x).into_data().iter().collect();
+    for (logit, printed) in logits.iter().zip(first_logits) {
+        assert!((logit - printed).abs() < 1e-5, "{logit} is not {printed}");
+    }
 
     // A file that cannot be read is named, the others are answered.
     fs::write(root.join("broken.jpg"), b"broken").unwrap();

@@ -16,11 +16,26 @@ use super::depthwise::zero_pad;
 
 /// One analysis step with zero padding at the bottom and right to even extents.
 ///
+/// The next level is the analysis of the LL subband.
+///
 /// # Shapes
 ///
 /// - input: `[batch, channels, height, width]`
 /// - output: `[batch, channels, 4, ceil(height / 2), ceil(width / 2)]`, the third axis in the order LL, LH, HL, HH
-pub(super) fn analysis<B: Backend>(x: Tensor<B, 4>) -> Tensor<B, 5> {
+///
+/// ```
+/// # #[cfg(feature = "flex")] {
+/// use burn::backend::Flex;
+/// use burn::tensor::{Tensor, TensorData};
+/// use burn_wtconv::reference::haar;
+///
+/// let x = Tensor::<Flex, 4>::from_data([[[[1.0, 2.0], [3.0, 4.0]]]], &Default::default());
+/// // (1+2+3+4)/2, (1+2-3-4)/2, (1-2+3-4)/2, (1-2-3+4)/2
+/// let subbands = TensorData::from([[[[[5.0]], [[-2.0]], [[-1.0]], [[0.0]]]]]);
+/// haar::analysis(x).into_data().assert_eq(&subbands, false);
+/// # }
+/// ```
+pub fn analysis<B: Backend>(x: Tensor<B, 4>) -> Tensor<B, 5> {
     let [_, _, height, width] = x.dims();
     let x = zero_pad(x, [0, height % 2], [0, width % 2]);
 
@@ -55,7 +70,7 @@ fn columns<B: Backend>(x: Tensor<B, 4>) -> (Tensor<B, 4>, Tensor<B, 4>) {
 /// - `subbands`: `[batch, 4 * channels, ceil(height / 2), ceil(width / 2)]`: channel `4c + s` is subband `s` of `c`
 /// - `carried`: `[batch, channels, ceil(height / 2), ceil(width / 2)]`, what deeper levels add to the LL subband
 /// - output: `[batch, channels, height, width]`
-pub(super) fn synthesis<B: Backend>(
+pub fn synthesis<B: Backend>(
     subbands: Tensor<B, 4>,
     carried: Option<Tensor<B, 4>>,
     [height, width]: [usize; 2],

@@ -7,8 +7,8 @@ use burn::module::Param;
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn_wtconv::WtConv2d;
 use burn_wtconv::official::OfficialScheme;
+use burn_wtconv::{WtConv2d, WtConv2dConfig};
 
 use crate::{Mixing, WtConvNext};
 
@@ -152,28 +152,12 @@ impl<B: Backend> Visitor<B> for Shapes {
 
     fn wtconv(&mut self, name: &str, layer: &mut WtConv2d<B>) -> Result<(), Infallible> {
         let [channels, bands, kernel_size, _] = layer.filters.lazy_shape().dims();
-        let (base, bias, scale, filters, scales) = match self.scheme {
-            OfficialScheme::Modules => (
-                "base_conv.weight",
-                "base_conv.bias",
-                "base_scale.weight",
-                ["wavelet_convs", ".weight"],
-                ["wavelet_scale", ".weight"],
-            ),
-            OfficialScheme::Parameters => {
-                ("base_weight", "base_bias", "base_scale", ["wt_weights", ""], ["wt_scales", ""])
-            }
-        };
-        self.insert(format!("{name}.{base}"), [channels, 1, kernel_size, kernel_size]);
-        self.insert(format!("{name}.{scale}"), [1, channels, 1, 1]);
-        if layer.bias.is_some() {
-            self.insert(format!("{name}.{bias}"), [channels]);
-        }
-        for level in 0..bands / 4 {
-            let [list, end] = filters;
-            self.insert(format!("{name}.{list}.{level}{end}"), [4 * channels, 1, kernel_size, kernel_size]);
-            let [list, end] = scales;
-            self.insert(format!("{name}.{list}.{level}{end}"), [1, 4 * channels, 1, 1]);
+        let config = WtConv2dConfig::new(channels)
+            .with_kernel_size(kernel_size)
+            .with_levels(bands / 4)
+            .with_bias(layer.bias.is_some());
+        for (parameter, shape) in self.scheme.parameters(&config) {
+            self.insert(format!("{name}.{parameter}"), shape);
         }
         Ok(())
     }

@@ -1,9 +1,12 @@
 //! One image file as 8-bit RGB.
 
 use image::{DynamicImage, ImageError, ImageReader, RgbImage};
-use std::io;
+use std::fs;
+use std::io::{self, Cursor};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
+
+use crate::count::count;
 
 /// Why a file gives no image.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +27,14 @@ pub enum DecodeError {
         /// The cause.
         source: ImageError,
     },
+    /// A JPEG file without its end: the decoder would make up the rest of the picture.
+    #[error("{}: truncated: a JPEG image that does not end within its {}", path.display(), count(*.bytes, "byte", "bytes"))]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// The file's size.
+        bytes: usize,
+    },
     /// The decoder itself failed on this content.
     #[error("{}: the decoder failed on this file", path.display())]
     Panicked {
@@ -35,19 +46,62 @@ pub enum DecodeError {
 /// Decodes a JPEG or PNG file, whatever its extension says, to 8-bit RGB.
 ///
 /// Grey images are repeated over the three channels, 16-bit values are scaled to 8 bits, an alpha channel is dropped as
-/// Pillow's `convert("RGB")` does.
+/// Pillow's `convert("RGB")` does. As with Pillow, an orientation in the EXIF data is not applied.
 ///
 /// # Errors
 ///
-/// A [`DecodeError`] that names the file. Images that would need more than 512 MiB to decode are refused.
+/// A [`DecodeError`] that names the file. A truncated file is an error, as it is to Pillow, though only a byte may be missing.
+/// Images that would need more than 512 MiB to decode are refused.
 pub fn decode_rgb(path: &Path) -> Result<RgbImage, DecodeError> {
     let open_error = |source| DecodeError::Open { path: path.to_path_buf(), source };
-    let reader = ImageReader::open(path).map_err(open_error)?.with_guessed_format().map_err(open_error)?;
+    let bytes = fs::read(path).map_err(open_error)?;
+    if is_truncated_jpeg(&bytes) {
+        return Err(DecodeError::Truncated { path: path.to_path_buf(), bytes: bytes.len() });
+    }
+    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(open_error)?;
     // A decoder that panics on damaged input must cost one image and not the run.
     let decoded = catch_unwind(move || reader.decode().map(DynamicImage::into_rgb8));
     decoded
         .map_err(|_| DecodeError::Panicked { path: path.to_path_buf() })?
         .map_err(|source| DecodeError::Decode { path: path.to_path_buf(), source })
+}
+
+/// Whether `bytes` begin as a JPEG file and end before its end-of-image marker.
+///
+/// The decoder fills what is missing with grey and says nothing. (Its strict mode, which the image crate does not offer, looks
+/// for the end of the data only between rows and not at all in progressive files.)
+fn is_truncated_jpeg(bytes: &[u8]) -> bool {
+    const START: [u8; 3] = [0xFF, 0xD8, 0xFF];
+    const STUFFED_ZERO: u8 = 0x00;
+    const TEM: u8 = 0x01;
+    const RESTARTS: std::ops::RangeInclusive<u8> = 0xD0..=0xD7;
+    const END_OF_IMAGE: u8 = 0xD9;
+    const FILL: u8 = 0xFF;
+
+    if !bytes.starts_with(&START) {
+        return false;
+    }
+    let mut rest = &bytes[2..];
+    loop {
+        // Entropy-coded data, or garbage between two segments.
+        let Some(marker) = rest.iter().position(|byte| *byte == FILL) else { return true };
+        rest = &rest[marker + 1..];
+        match rest.split_first() {
+            None => return true,
+            Some((&END_OF_IMAGE, _)) => return false,
+            // The next byte may be the marker's.
+            Some((&FILL, _)) => {}
+            Some((&(STUFFED_ZERO | TEM), after)) => rest = after,
+            Some((code, after)) if RESTARTS.contains(code) => rest = after,
+            Some((_, segment)) => {
+                // A segment begins with its length, which includes the two bytes of the length itself.
+                let Some(&[high, low]) = segment.first_chunk() else { return true };
+                let length = usize::from(u16::from_be_bytes([high, low])).max(2);
+                let Some(after) = segment.get(length..) else { return true };
+                rest = after;
+            }
+        }
+    }
 }
 
 /// Counts images that cannot be read and reports the first few.
@@ -132,5 +186,50 @@ mod tests {
         assert!(error(&png[..png.len() / 2]).contains("broken.png"));
         let missing = decode_rgb(&root.path().join("absent.png")).unwrap_err();
         assert!(matches!(missing, DecodeError::Open { .. }) && missing.to_string().contains("absent.png"));
+    }
+
+    #[test]
+    fn a_truncated_jpeg_is_refused_wherever_it_ends() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("cut.jpg");
+        // Pillow refuses each of these cuts, down to a single byte.
+        for file in ["baseline.jpg", "progressive.jpg", "grey.jpg"] {
+            let whole =
+                fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pillow").join(file)).unwrap();
+            for length in
+                [whole.len() - 1, whole.len() - 2, whole.len() - 3, whole.len() - 50, whole.len() / 2]
+            {
+                fs::write(&path, &whole[..length]).unwrap();
+                let error = decode_rgb(&path).unwrap_err();
+                assert!(
+                    matches!(error, DecodeError::Truncated { bytes, .. } if bytes == length),
+                    "{file}, {length} of {} bytes: {error}",
+                    whole.len()
+                );
+            }
+            // Bytes after the end, as cameras and editors leave them, are no damage.
+            fs::write(&path, [&whole[..], b"trailer"].concat()).unwrap();
+            decode_rgb(&path).unwrap();
+        }
+        let error = DecodeError::Truncated { path: PathBuf::from("cut.jpg"), bytes: 1 };
+        assert_eq!(error.to_string(), "cut.jpg: truncated: a JPEG image that does not end within its 1 byte");
+    }
+
+    #[test]
+    fn an_end_marker_counts_only_where_a_marker_can_stand() {
+        let file = |parts: &[&[u8]]| parts.concat();
+        let (start, end): (&[u8], &[u8]) = (b"\xFF\xD8", b"\xFF\xD9");
+        // A segment of five bytes of content with a thumbnail's end in it, then scan data with a stuffed byte and a restart.
+        let segment: &[u8] = b"\xFF\xE1\x00\x07a\xFF\xD9bc";
+        let scan: &[u8] = b"\xFF\xDA\x00\x02\x12\xFF\x00\xD9\xFF\xD3\x34";
+        assert!(!is_truncated_jpeg(&file(&[start, segment, scan, end])));
+        assert!(!is_truncated_jpeg(&file(&[start, segment, scan, b"\xFF", end])), "fill byte");
+        assert!(is_truncated_jpeg(&file(&[start, segment, scan])));
+        assert!(is_truncated_jpeg(&file(&[start, segment])));
+        assert!(is_truncated_jpeg(&file(&[start, &segment[..6]])), "ends within the segment");
+        assert!(is_truncated_jpeg(&file(&[start, &segment[..3]])), "ends within the length");
+        assert!(is_truncated_jpeg(b"\xFF\xD8\xFF"));
+        assert!(!is_truncated_jpeg(b""), "no JPEG, another error's business");
+        assert!(!is_truncated_jpeg(b"\x89PNG\r\n\x1a\n"));
     }
 }

@@ -23,6 +23,14 @@ pub enum FolderError {
         /// What should be there.
         expected: &'static str,
     },
+    /// The data set is in a folder nearby.
+    #[error("{}: no such folder; did you mean {}?", path.display(), meant.display())]
+    Misplaced {
+        /// The split that was looked for.
+        path: PathBuf,
+        /// The folder that has such a split.
+        meant: PathBuf,
+    },
     /// The pictures that come with the example are not where they were when it was built.
     #[error("{}: the shipped images are gone (was the project moved after it was built?); build again or pass --data DIR", path.display())]
     ShippedMoved {
@@ -208,8 +216,8 @@ impl Splits {
                 expected: "a folder with train/CLASS/*.jpg and val/CLASS/*.jpg",
             });
         }
-        let train = ImageFolder::train(&root.join("train"))?;
-        let val = ImageFolder::with_classes(&root.join("val"), train.classes())?;
+        let train = ImageFolder::train(&split_folder(root, "train")?)?;
+        let val = ImageFolder::with_classes(&split_folder(root, "val")?, train.classes())?;
         for split in [&train, &val] {
             if let Some(first) = split.ignored().first() {
                 left_out(split.path(), split.ignored().len(), first);
@@ -229,6 +237,27 @@ impl Splits {
     }
 }
 
+/// `root/split`, the folder of a split. One that is not there is reported by the scan of it.
+///
+/// # Errors
+///
+/// [`FolderError::Misplaced`] if it is not there but in a folder around `root` or in one within it.
+pub fn split_folder(root: &Path, split: &str) -> Result<PathBuf, FolderError> {
+    let path = root.join(split);
+    if path.is_dir() || !root.is_dir() {
+        return Ok(path);
+    }
+    // A relative path need not show what is around it.
+    let absolute =
+        root.canonicalize().map_err(|source| FolderError::Io { path: root.to_path_buf(), source })?;
+    let around = absolute.ancestors().skip(1).take(2).map(Path::to_path_buf);
+    let within = sorted_entries(root)?;
+    match around.chain(within).find(|folder| folder.join(split).is_dir()) {
+        Some(meant) => Err(FolderError::Misplaced { path, meant }),
+        None => Ok(path),
+    }
+}
+
 /// The images of a folder and of the folders in it, in byte order of their names. Other files are left out with a warning.
 ///
 /// # Errors
@@ -244,6 +273,24 @@ pub fn images_in(path: &Path) -> Result<Vec<PathBuf>, FolderError> {
         left_out(path, ignored.len(), first);
     }
     Ok(images)
+}
+
+/// The files among `paths`, and in the place of a folder its images. A path that is not there stays, to be reported where it
+/// is read.
+///
+/// # Errors
+///
+/// Those of [`images_in`].
+pub fn images_among(paths: &[PathBuf]) -> Result<Vec<PathBuf>, FolderError> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            files.extend(images_in(path)?);
+        } else {
+            files.push(path.clone());
+        }
+    }
+    Ok(files)
 }
 
 /// Takes the images of `path` and of the folders in it.
@@ -408,6 +455,21 @@ mod tests {
         );
         let missing = Splits::open(Path::new("/no/such/folder")).unwrap_err().to_string();
         assert!(missing.starts_with("/no/such/folder: no such folder; expected a folder with train/CLASS"));
+    }
+
+    #[test]
+    fn a_data_set_nearby_is_pointed_out() {
+        let root = tree(&["photos/train/a/1.png", "photos/train/b/1.png", "photos/val/a/1.png"]);
+        let root = root.path().canonicalize().unwrap();
+        for (given, meant) in [("photos/train", "photos"), ("photos/train/a", "photos"), ("", "photos")] {
+            let error = Splits::open(&root.join(given)).unwrap_err().to_string();
+            let (given, meant) = (root.join(given).join("train"), root.join(meant));
+            assert_eq!(
+                error,
+                format!("{}: no such folder; did you mean {}?", given.display(), meant.display())
+            );
+        }
+        Splits::open(&root.join("photos")).unwrap();
     }
 
     #[test]

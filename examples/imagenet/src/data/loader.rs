@@ -14,6 +14,7 @@ use burn::data::dataset::Dataset;
 use fast_image_resize::Resizer;
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
@@ -54,6 +55,15 @@ impl Workers {
         let name = |index| format!("decode-{index}");
         let pool = ThreadPoolBuilder::new().num_threads(workers).thread_name(name).build();
         pool.map(|pool| Self(Arc::new(pool))).map_err(|source| LoaderError::Threads { workers, source })
+    }
+
+    /// Reads files that have no label through a transform that draws nothing, in parallel. Their label is 0.
+    pub fn read(&self, paths: &[PathBuf], transform: &Transform) -> Vec<Result<Sample, DecodeError>> {
+        let read = |resizer: &mut Resizer, path: &PathBuf| {
+            let file = ImageFile { path: path.clone(), label: 0 };
+            read_sample(&file, transform, stream(0, Stream::Augment, 0, 0), resizer)
+        };
+        self.0.install(|| paths.par_iter().map_init(Resizer::new, read).collect())
     }
 }
 
