@@ -13,6 +13,8 @@ use crate::config::with_default_help;
 use crate::error::Error;
 use crate::evaluate::{self, EvaluateArgs};
 use crate::predict::{self, PredictArgs};
+use crate::preview::{self, PreviewArgs};
+use crate::throughput::{self, ThroughputArgs};
 use crate::train::interrupt::{self, EXIT_INTERRUPTED};
 use crate::train::prepare::{Prepared, TrainArgs};
 use crate::train::progress::Display;
@@ -36,6 +38,10 @@ pub enum Command {
     Evaluate(EvaluateArgs),
     /// Print the most probable classes of images
     Predict(PredictArgs),
+    /// Draw training images as a run with the same configuration would see them
+    Preview(Box<PreviewArgs>),
+    /// Measure how fast training images can be decoded and augmented
+    Throughput(Box<ThroughputArgs>),
 }
 
 /// Runs the command line of this process.
@@ -46,6 +52,8 @@ pub fn main() -> ExitCode {
         Command::Train(args) => train(*args),
         Command::Evaluate(args) => evaluate::run(args).map(|()| ExitCode::SUCCESS),
         Command::Predict(args) => predict::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Preview(args) => preview::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Throughput(args) => throughput::run(&args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");
@@ -53,12 +61,18 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// The command line, with the defaults of `train` in its help.
+/// The command line, with the defaults of a configuration in the help of the commands that have one.
 fn command() -> clap::Command {
-    Cli::command().mut_subcommand("train", with_default_help)
+    ["train", "preview", "throughput"]
+        .into_iter()
+        .fold(Cli::command(), |command, name| command.mut_subcommand(name, with_default_help))
 }
 
 fn train(args: TrainArgs) -> Result<ExitCode, Error> {
+    if args.print_config {
+        print!("{}", args.settings.resolve()?.to_toml());
+        return Ok(ExitCode::SUCCESS);
+    }
     let prepared = Prepared::new(args)?;
     let folder = prepared.folder().to_path_buf();
     if Display::wants_dashboard() {

@@ -2,7 +2,8 @@
 //! this is the map of the code.
 //!
 //! ```text
-//! cli.rs       commands             config.rs    defaults < file < flags     model.rs    sizes by name
+//! cli.rs       commands             config.rs    defaults < preset < file < flags   model.rs    sizes by name
+//! preset.rs    presets/ by name     preview.rs   augmented images, drawn   throughput.rs   images a second
 //! backend.rs   backends by name     runs.rs      where runs lie              atomic.rs   all-or-nothing files
 //! data.rs      folders to batches   train.rs     the training loop           error.rs    every error
 //! evaluate.rs  accuracy by class    predict.rs   classes of single images        count.rs    "1 image", "2 images"
@@ -20,7 +21,10 @@ pub mod error;
 pub mod evaluate;
 pub mod model;
 pub mod predict;
+pub mod preset;
+pub mod preview;
 pub mod runs;
+pub mod throughput;
 pub mod train;
 
 #[cfg(test)]
