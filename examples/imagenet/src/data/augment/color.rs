@@ -198,9 +198,9 @@ mod tests {
 
     #[test]
     fn equalize_by_hand() {
-        // 600 pixels of 10, 300 of 20, 100 of 30: a step is (1000 - 100) / 255 = 3, and the running count starts at 1.
+        // 602 pixels of 10, 298 of 20, 100 of 30: a step is (1000 - 100) / 255 = 3, and the running count starts at 1.
         let image = RgbImage::from_fn(1000, 1, |x, _| {
-            Rgb([if x < 600 {
+            Rgb([if x < 602 {
                 10
             } else if x < 900 {
                 20
@@ -209,8 +209,8 @@ mod tests {
             }; 3])
         });
         let output = values(&equalize(&image));
-        // 1 / 3 = 0, 601 / 3 = 200, 901 / 3 = 300, cut to 255.
-        assert_eq!((output[0], output[600], output[900]), (0, 200, 255));
+        // 1 / 3 = 0, 603 / 3 = 201, 901 / 3 = 300, cut to 255.
+        assert_eq!((output[0], output[602], output[900]), (0, 201, 255));
         // Too few pixels for a step, or one value only.
         assert_eq!(equalize(&picture()), picture());
         let plain = RgbImage::from_pixel(40, 40, Rgb([9, 9, 9]));

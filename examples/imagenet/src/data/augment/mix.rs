@@ -168,6 +168,8 @@ mod tests {
         assert_eq!(cut(32, 0.75, [16, 10]), CropBox { left: 8, top: 2, width: 16, height: 16 });
         // Cut off at the left and at the bottom.
         assert_eq!(cut(32, 0.75, [3, 31]), CropBox { left: 0, top: 23, width: 11, height: 9 });
+        // And at the right and at the top.
+        assert_eq!(cut(32, 0.75, [30, 3]), CropBox { left: 22, top: 0, width: 10, height: 11 });
         // 32 * sqrt(0.1) = 10.1, of which half is 5.
         assert_eq!(cut(32, 0.9, [16, 16]), CropBox { left: 11, top: 11, width: 10, height: 10 });
         // An odd length loses a pixel: 5 * 1 / 2 = 2 to each side.
