@@ -314,6 +314,10 @@ fn only_the_same_run_is_resumed() {
         error.to_string().contains("dims [6,8,8,8]") && error.to_string().contains("dims [6,8,8,16]"),
         "{error}"
     );
+    fs::write(&config, text.replace("ema_decay = 0.9", "ema_decay = 0.0")).unwrap();
+    let error =
+        train(TrainArgs { resume: true, out: Some(bench.path("run")), ..TrainArgs::default() }).unwrap_err();
+    assert!(matches!(error, Error::Checkpoint(CheckpointError::OtherAverage { .. })), "{error}");
     fs::write(&config, text).unwrap();
 
     let extra = bench.path("data").join("train").join("red").join("extra.png");

@@ -90,6 +90,19 @@ pub enum CheckpointError {
         /// The configured model.
         ours: String,
     },
+    /// It has averaged weights and the run is configured without, or the other way round.
+    #[error(
+        "{}: this checkpoint has {} averaged weights, but the run's configuration has ema_decay = {ema_decay}; it was changed after \
+         the run began",
+        path.display(),
+        if *.ema_decay > 0.0 { "no" } else { "its" }
+    )]
+    OtherAverage {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The configured decay.
+        ema_decay: f64,
+    },
     /// The disk is full or refuses otherwise.
     #[error("{}: cannot write: {source}", path.display())]
     Write {
@@ -369,6 +382,19 @@ impl Checkpoint {
         })
     }
 
+    /// Fails unless the checkpoint has averaged weights if and only if `ema_decay` asks for them.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::OtherAverage`].
+    pub fn expect_average(&self, state: &State, ema_decay: f64) -> Result<(), CheckpointError> {
+        if state.ema_checksum.is_some() == (ema_decay > 0.0) {
+            Ok(())
+        } else {
+            Err(CheckpointError::OtherAverage { path: self.0.clone(), ema_decay })
+        }
+    }
+
     /// The model to use: with the averaged weights if the run has them, or else with those that are trained.
     ///
     /// # Errors
@@ -591,6 +617,11 @@ mod tests {
         assert_eq!(logits(&checkpoint.ema(&loaded, &device).unwrap().unwrap()), averaged);
         assert_eq!(logits(&checkpoint.trained_model(&loaded, &device).unwrap()), trained);
 
+        checkpoint.expect_average(&loaded, 0.5).unwrap();
+        let error = checkpoint.expect_average(&loaded, 0.0).unwrap_err().to_string();
+        assert!(error.contains("has its averaged weights") && error.contains("ema_decay = 0;"), "{error}");
+        let error = checkpoint.expect_average(&state(&[]), 0.5).unwrap_err().to_string();
+        assert!(error.contains("has no averaged weights") && error.contains("ema_decay = 0.5;"), "{error}");
         // Not a fall-back to other weights, but an error.
         fs::write(checkpoint.path().join(EMA), b"x").unwrap();
         let error = checkpoint.model::<TestBackend>(&loaded, &device).unwrap_err();

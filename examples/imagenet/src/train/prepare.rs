@@ -83,6 +83,7 @@ impl Prepared {
         if let Some(checkpoint) = last {
             let state = checkpoint.state()?;
             checkpoint.expect_model(&state, &model)?;
+            checkpoint.expect_average(&state, config.ema_decay)?;
             same_images(&state, &splits, &data)?;
             resume_from = Some((checkpoint, state));
         }
