@@ -171,7 +171,7 @@ fn mixing_changes_the_loss_and_not_the_labels_of_the_accuracy() {
     bench.train("mixed", run).unwrap();
     let last = bench.last("mixed").1.history.pop().unwrap();
     // With lambda about 1/2, a model that is right about both images cannot be right more often than by chance.
-    assert!(last.train.loss > 0.3 && last.train.accuracy < 0.95, "{last:?}");
+    assert!(last.train.loss > 0.5 && last.train.accuracy < 0.95, "{last:?}");
     assert!(last.val.accuracy > 0.6, "{last:?}");
 }
 

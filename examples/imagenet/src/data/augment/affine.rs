@@ -13,45 +13,51 @@ pub fn rotation(degrees: f64, width: u32, height: u32) -> Affine {
     [cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y]
 }
 
+/// Red, green, blue and nothing: four, so that a pixel fills vector registers.
+type Pixel = [f64; 4];
+
 /// Applies `map` with Pillow's bicubic filter (a = -1, edges repeated, results cut to whole numbers). Pixels that come from
 /// outside of the picture are `fill`.
 pub fn warp(image: &RgbImage, map: Affine, fill: Rgb<u8>) -> RgbImage {
     let (width, height) = image.dimensions();
-    RgbImage::from_fn(width, height, |column, row| {
+    let pixels: Vec<Pixel> = image.pixels().map(|Rgb([r, g, b])| [*r, *g, *b, 0].map(f64::from)).collect();
+    let mut output = RgbImage::from_pixel(width, height, fill);
+    for (column, row, pixel) in output.enumerate_pixels_mut() {
         let (x, y) = (f64::from(column) + 0.5, f64::from(row) + 0.5);
         let from_x = map[0] * x + map[1] * y + map[2];
         let from_y = map[3] * x + map[4] * y + map[5];
         let inside =
             0.0 <= from_x && from_x < f64::from(width) && 0.0 <= from_y && from_y < f64::from(height);
-        if inside { sample(image, from_x - 0.5, from_y - 0.5) } else { fill }
+        if inside {
+            let (columns, along_x) = taps(from_x - 0.5, width as usize);
+            let (rows, along_y) = taps(from_y - 0.5, height as usize);
+            let rows = rows.map(|row| {
+                let row = &pixels[row * width as usize..][..width as usize];
+                cubic(columns.map(|column| row[column]), along_x)
+            });
+            let [red, green, blue, _] = cubic(rows, along_y);
+            // As Pillow does, the value is cut and not rounded.
+            *pixel = Rgb([red, green, blue].map(|value| value.clamp(0.0, 255.0) as u8));
+        }
+    }
+    output
+}
+
+/// The four positions around `position`, where the centre of the first pixel is 0, on the edge where there is nothing further out, and how far it lies from the second
+/// to the third.
+fn taps(position: f64, length: usize) -> ([usize; 4], f64) {
+    // Rounded down: it is never below -0.5.
+    let next = (position + 1.0) as usize;
+    let taps = [next.saturating_sub(2), next.saturating_sub(1), next, next + 1];
+    (taps.map(|tap| tap.min(length - 1)), position + 1.0 - next as f64)
+}
+
+/// The cubic through `b` and `c`, at `t` between them, whose slopes there are the differences of the values on either side.
+fn cubic([a, b, c, d]: [Pixel; 4], t: f64) -> Pixel {
+    std::array::from_fn(|i| {
+        b[i] + t
+            * ((c[i] - a[i]) + t * ((2.0 * (a[i] - b[i]) + c[i] - d[i]) + t * (b[i] - a[i] + d[i] - c[i])))
     })
-}
-
-/// The picture between pixels; here the first pixel's centre is `(0, 0)`.
-fn sample(image: &RgbImage, x: f64, y: f64) -> Rgb<u8> {
-    let (width, height) = image.dimensions();
-    let (columns, rows) = (taps(x, width), taps(y, height));
-    let (along_x, along_y) = (x - x.floor(), y - y.floor());
-    let row = |row: u32| {
-        let pixels = columns.map(|column| image.get_pixel(column, row).0);
-        [0, 1, 2].map(|channel| cubic(pixels.map(|pixel| f64::from(pixel[channel])), along_x))
-    };
-    let rows = rows.map(row);
-    // As Pillow does, the value is cut and not rounded.
-    Rgb([0, 1, 2].map(|channel| cubic(rows.map(|row| row[channel]), along_y).clamp(0.0, 255.0) as u8))
-}
-
-/// The four positions around `position`, on the edge where there is nothing further out.
-fn taps(position: f64, length: u32) -> [u32; 4] {
-    let first = position.floor() as i64 - 1;
-    [0, 1, 2, 3].map(|tap| (first + tap).clamp(0, i64::from(length) - 1) as u32)
-}
-
-/// The cubic through `values[1]` and `values[2]`, at `t` between them, whose slopes there are the differences of the values
-/// on either side.
-fn cubic(values: [f64; 4], t: f64) -> f64 {
-    let [a, b, c, d] = values;
-    b + t * ((c - a) + t * ((2.0 * (a - b) + c - d) + t * (b - a + d - c)))
 }
 
 #[cfg(test)]
@@ -88,10 +94,14 @@ mod tests {
     #[test]
     fn halfway_between_pixels_by_hand() {
         // (0, 40, 80, 160) halfway: 40 + (80 - 0)/2 + (2 (0 - 40) + 80 - 160)/4 + (40 - 0 + 160 - 80)/8 = 55.
-        assert_eq!(cubic([0.0, 40.0, 80.0, 160.0], 0.5), 55.0);
-        assert_eq!((cubic([9.0, 1.0, 2.0, 7.0], 0.0), cubic([9.0, 1.0, 2.0, 7.0], 1.0)), (1.0, 2.0));
+        let cubic = |values: [f64; 4], t| cubic(values.map(|value| [value; 4]), t);
+        assert_eq!(cubic([0.0, 40.0, 80.0, 160.0], 0.5), [55.0; 4]);
+        assert_eq!(
+            (cubic([9.0, 1.0, 2.0, 7.0], 0.0), cubic([9.0, 1.0, 2.0, 7.0], 1.0)),
+            ([1.0; 4], [2.0; 4])
+        );
         // 2 + 2 t - 3 t^2 + 2 t^3: with a = -1 not even a line stays one.
-        assert_eq!(cubic([1.0, 2.0, 3.0, 4.0], 0.25), 2.0 + 0.5 - 0.1875 + 0.03125);
+        assert_eq!(cubic([1.0, 2.0, 3.0, 4.0], 0.25), [2.0 + 0.5 - 0.1875 + 0.03125; 4]);
     }
 
     #[test]
