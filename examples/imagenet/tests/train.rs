@@ -176,6 +176,20 @@ fn mixing_changes_the_loss_and_not_the_labels_of_the_accuracy() {
 }
 
 #[test]
+fn a_run_in_bf16_learns_and_keeps_its_weights_in_f32() {
+    let bench = Bench::new();
+    let run = "epochs = 8\nbatch_size = 5\nwarmup_epochs = 0\nlr = 0.02";
+    bench.train("f32", run).unwrap();
+    bench.train("bf16", &format!("{run}\ndtype = 'bf16'")).unwrap();
+    let (full, low) = (bench.last("f32"), bench.last("bf16"));
+    assert!(low.1.val_accuracy().unwrap() > 0.9, "{:?}", low.1.history);
+    assert_ne!(low.1.history[0].train.loss, full.1.history[0].train.loss);
+    // Weights in bf16 would have sixteen zeros at the end.
+    let [weights, _] = bits(&low.0);
+    assert!(weights.iter().filter(|bits| *bits & 0xffff != 0).count() > weights.len() / 2);
+}
+
+#[test]
 fn a_run_depends_on_its_seed_and_not_on_its_workers() {
     let bench = Bench::new();
     let short = "epochs = 1\nbatch_size = 4\nwarmup_epochs = 0\ndrop_path = 0.3";
