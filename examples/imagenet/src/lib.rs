@@ -2,11 +2,11 @@
 //! this is the map of the code.
 //!
 //! ```text
-//! cli.rs       commands             config.rs    defaults < preset < file < flags   model.rs    sizes by name
-//! preset.rs    presets/ by name     preview.rs   augmented images, drawn   throughput.rs   images a second
-//! backend.rs   backends by name     runs.rs      where runs lie              atomic.rs   all-or-nothing files
-//! data.rs      folders to batches   train.rs     the training loop           error.rs    every error
-//! evaluate.rs  accuracy by class    predict.rs   classes of single images        count.rs    "1 image", "2 images"
+//! cli.rs       commands             config.rs    defaults < preset < file < flags   model.rs       sizes by name
+//! preset.rs    presets/ by name     preview.rs   training images, drawn             throughput.rs  speed of the input
+//! backend.rs   backends by name     runs.rs      where runs lie                     atomic.rs      all-or-nothing files
+//! data.rs      folders to batches   train.rs     the training loop                  error.rs       every error
+//! evaluate.rs  accuracy by class    predict.rs   classes of single images           count.rs       "1 image", "2 images"
 //! ```
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
