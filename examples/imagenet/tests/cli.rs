@@ -263,17 +263,17 @@ fn a_run_that_was_killed_goes_on_as_if_it_had_not_been() {
     let (root, config) = bench(PARTS);
     let root = root.path();
     let train = |out, more: &[&'static str]| {
-        [&["train", "--config", config.to_str().unwrap(), "--epochs", "6", "--out", out], more].concat()
+        [&["train", "--config", config.to_str().unwrap(), "--epochs", "12", "--out", out], more].concat()
     };
     succeed(root, &train("straight", &[]));
     // Without warning (SIGKILL), twice: somewhere in the epoch after the one whose line has been read, or in its checkpoint.
-    for (epoch, more) in [("epoch 2/6", &[][..]), ("epoch 4/6", &["--resume"])] {
+    for (epoch, more) in [("epoch 2/12", &[][..]), ("epoch 4/12", &["--resume"])] {
         let mut child = imagenet(root, &train("killed", more)).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         lines.find(|line| line.starts_with(epoch) && line.contains("val loss")).expect("the epoch ends");
         child.kill().unwrap();
         assert!(!child.wait().unwrap().success());
-        assert!(history(&root.join("killed")).as_array().unwrap().len() < 6, "it was killed before its end");
+        assert!(history(&root.join("killed")).as_array().unwrap().len() < 12, "it was killed before its end");
     }
     let text = succeed(root, &train("killed", &["--resume"]));
     assert!(text.contains("resuming from killed/checkpoints/epoch-0"), "{text}");
