@@ -15,7 +15,9 @@ use crate::error::Error;
 use crate::evaluate::{self, EvaluateArgs};
 use crate::export::{self, ExportArgs};
 use crate::predict::{self, PredictArgs};
+use crate::preview::{self, PreviewArgs};
 use crate::subbands::{self, SubbandsArgs};
+use crate::throughput::{self, ThroughputArgs};
 use crate::train::interrupt::{self, EXIT_INTERRUPTED};
 use crate::train::prepare::{Prepared, TrainArgs};
 use crate::train::progress::Display;
@@ -45,6 +47,10 @@ pub enum Command {
     Erf(ErfArgs),
     /// Draw what the subbands of a wavelet convolution see of an image, and what they return
     Subbands(SubbandsArgs),
+    /// Draw training images as a run with the same configuration would see them
+    Preview(Box<PreviewArgs>),
+    /// Measure how fast training images can be decoded and augmented
+    Throughput(Box<ThroughputArgs>),
 }
 
 /// Runs the command line of this process.
@@ -58,6 +64,8 @@ pub fn main() -> ExitCode {
         Command::Export(args) => export::run(args).map(|()| ExitCode::SUCCESS),
         Command::Erf(args) => erf::run(args).map(|()| ExitCode::SUCCESS),
         Command::Subbands(args) => subbands::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Preview(args) => preview::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Throughput(args) => throughput::run(&args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");
@@ -65,12 +73,18 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// The command line, with the defaults of `train` in its help.
+/// The command line, with the defaults of a configuration in the help of the commands that have one.
 fn command() -> clap::Command {
-    Cli::command().mut_subcommand("train", with_default_help)
+    ["train", "preview", "throughput"]
+        .into_iter()
+        .fold(Cli::command(), |command, name| command.mut_subcommand(name, with_default_help))
 }
 
 fn train(args: TrainArgs) -> Result<ExitCode, Error> {
+    if args.print_config {
+        print!("{}", args.settings.resolve()?.to_toml());
+        return Ok(ExitCode::SUCCESS);
+    }
     let prepared = Prepared::new(args)?;
     let folder = prepared.folder().to_path_buf();
     if Display::wants_dashboard() {

@@ -1,10 +1,17 @@
-//! What a run depends on: defaults, then a TOML file, then flags.
+//! What a run depends on: defaults, then a preset, then a TOML file, then flags.
 //!
-//! A [`ConfigLayer`] is both the set of command-line flags and the content of a `--config` file, under the same names. The
-//! sum of the layers is a [`TrainConfig`], which is written beside the checkpoints and can be given to `--config` again.
+//! A [`ConfigLayer`] is both the set of command-line flags and the content of a `--config` file or a [`Preset`], under the same
+//! names. The sum of the layers is a [`TrainConfig`], which is written beside the checkpoints and can be given to `--config`
+//! again.
 
 use crate::backend::BackendKind;
+use crate::data::augment::Transform;
+use crate::data::augment::mix::Mix;
+use crate::data::augment::rand_augment::{MAX_MAGNITUDE, RandAugment};
+use crate::data::folder::{FolderError, shipped};
 use crate::model::{Arch, MAX_LEVELS, Size, largest_useful_levels, map_sides};
+use crate::preset::Preset;
+use crate::train::dtype::ForwardDtype;
 use clap::{Args, Command, ValueHint};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -87,6 +94,75 @@ const MAX_WORKERS: usize = 256;
 /// Keys that may change when a run is resumed, because its result does not depend on them.
 const FREE_AT_RESUME: [&str; 4] = ["backend", "data", "keep", "workers"];
 
+/// Operations that one picture can be put through, at most.
+const MAX_RAND_AUGMENT_LAYERS: usize = 15;
+
+/// Keys that the configurations of older runs lack: those runs had nothing of it, which is the default too.
+const ADDED_LATER: [&str; 12] = [
+    "rand_augment_layers",
+    "rand_augment_magnitude",
+    "rand_augment_std",
+    "rand_augment_prob",
+    "random_erasing",
+    "mixup",
+    "cutmix",
+    "mixup_prob",
+    "mixup_switch_prob",
+    "ema_decay",
+    "clip_grad",
+    "dtype",
+];
+
+/// Where the configuration comes from: the flags of the commands that have one.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ConfigArgs {
+    /// Configuration that comes with the program; file and flags win over it
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub preset: Option<Preset>,
+    /// TOML file with any of the keys below (with _ for -); flags win over it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+    /// What the run depends on.
+    #[command(flatten, next_help_heading = "Configuration")]
+    pub layer: ConfigLayer,
+}
+
+impl ConfigArgs {
+    /// Defaults, preset, file and flags.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ConfigLayer::read`] and [`TrainConfig::with_preset`].
+    pub fn resolve(&self) -> Result<TrainConfig, ConfigError> {
+        TrainConfig::with_preset(self.preset, self.given()?)
+    }
+
+    /// The stored configuration of a run that is to be resumed, with what may be changed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ConfigLayer::read`] and [`TrainConfig::resume`].
+    pub fn resume(&self, stored: TrainConfig) -> Result<TrainConfig, ConfigError> {
+        let given = self.given()?;
+        let warmup_epochs = given.warmup_epochs;
+        let mut layer = match self.preset {
+            Some(preset) => given.over(preset.layer()),
+            None => given,
+        };
+        // The preset's may have been shortened for the run.
+        layer.warmup_epochs = warmup_epochs;
+        TrainConfig::resume(stored, &layer)
+    }
+
+    /// What file and flags say.
+    fn given(&self) -> Result<ConfigLayer, ConfigError> {
+        Ok(match &self.config {
+            Some(path) => self.layer.clone().over(ConfigLayer::read(path)?),
+            None => self.layer.clone(),
+        })
+    }
+}
+
 /// Flags of `train`, and the keys of a configuration file. What is not given is left to the layer below.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -153,6 +229,42 @@ pub struct ConfigLayer {
     #[arg(long, value_name = "X")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crop_fraction: Option<f64>,
+    /// RandAugment: operations drawn for each training image, of timm's fifteen; 0 for none
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rand_augment_layers: Option<usize>,
+    /// RandAugment: mean magnitude, 0 to 10, by timm's increasing rules
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rand_augment_magnitude: Option<f64>,
+    /// RandAugment: standard deviation of the magnitude
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rand_augment_std: Option<f64>,
+    /// RandAugment: probability that a drawn operation is applied
+    #[arg(long, value_name = "P")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rand_augment_prob: Option<f64>,
+    /// Probability that a rectangle of a training image is erased by noise
+    #[arg(long, value_name = "P")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub random_erasing: Option<f64>,
+    /// Mixup of the images of a batch, with shares drawn from Beta(X, X); 0 for none
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mixup: Option<f64>,
+    /// CutMix of the images of a batch, with shares drawn from Beta(X, X); 0 for none
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cutmix: Option<f64>,
+    /// Probability that a batch is mixed, if --mixup or --cutmix is on
+    #[arg(long, value_name = "P")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mixup_prob: Option<f64>,
+    /// Probability of CutMix rather than mixup, if both are on
+    #[arg(long, value_name = "P")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mixup_switch_prob: Option<f64>,
     /// Passes over the training images
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -181,10 +293,23 @@ pub struct ConfigLayer {
     #[arg(long, value_name = "X")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
+    /// Largest norm of an update's gradient over all parameters; 0 for any
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_grad: Option<f64>,
+    /// Average the weights over the updates, each weighing so much less than the next, and validate, predict and export with
+    /// the average; 0 for no average
+    #[arg(long, value_name = "X")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ema_decay: Option<f64>,
     /// Label smoothing
     #[arg(long, value_name = "X")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label_smoothing: Option<f64>,
+    /// Floating-point type that the model computes in while it is trained; weights, gradients of updates and losses stay f32
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<ForwardDtype>,
     /// Seed of everything random
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -260,6 +385,15 @@ pub struct TrainConfig {
     pub crop_ratio: [f64; 2],
     pub flip: f64,
     pub crop_fraction: f64,
+    pub rand_augment_layers: usize,
+    pub rand_augment_magnitude: f64,
+    pub rand_augment_std: f64,
+    pub rand_augment_prob: f64,
+    pub random_erasing: f64,
+    pub mixup: f64,
+    pub cutmix: f64,
+    pub mixup_prob: f64,
+    pub mixup_switch_prob: f64,
     pub epochs: usize,
     pub batch_size: usize,
     pub accumulate: usize,
@@ -267,7 +401,10 @@ pub struct TrainConfig {
     pub min_lr: f64,
     pub warmup_epochs: f64,
     pub weight_decay: f64,
+    pub clip_grad: f64,
+    pub ema_decay: f64,
     pub label_smoothing: f64,
+    pub dtype: ForwardDtype,
     pub seed: u64,
     pub workers: usize,
     pub keep: usize,
@@ -312,6 +449,15 @@ impl TrainConfig {
             crop_ratio: [3.0 / 4.0, 4.0 / 3.0],
             flip: 0.5,
             crop_fraction: 0.875,
+            rand_augment_layers: 0,
+            rand_augment_magnitude: 9.0,
+            rand_augment_std: 0.5,
+            rand_augment_prob: 0.5,
+            random_erasing: 0.0,
+            mixup: 0.0,
+            cutmix: 0.0,
+            mixup_prob: 1.0,
+            mixup_switch_prob: 0.5,
             epochs: 100,
             batch_size: 64,
             accumulate: 1,
@@ -319,7 +465,10 @@ impl TrainConfig {
             min_lr: 1e-6,
             warmup_epochs: 5.0,
             weight_decay: 0.05,
+            clip_grad: 0.0,
+            ema_decay: 0.0,
             label_smoothing: 0.1,
+            dtype: ForwardDtype::F32,
             seed: 0,
             workers: 0,
             keep: 2,
@@ -333,12 +482,26 @@ impl TrainConfig {
     ///
     /// [`ConfigError::Invalid`] for the first value that no run can use.
     pub fn from_layer(layer: ConfigLayer) -> Result<Self, ConfigError> {
+        Self::with_preset(None, layer)
+    }
+
+    /// Defaults below, then `preset`, `layer` on top, checked.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Invalid`] for the first value that no run can use.
+    pub fn with_preset(preset: Option<Preset>, layer: ConfigLayer) -> Result<Self, ConfigError> {
         let defaults = if layer.data.is_some() { Self::for_a_folder() } else { Self::for_shipped_images() };
+        let warmup_given = layer.warmup_epochs.is_some();
+        let layer = match preset {
+            Some(preset) => layer.over(preset.layer()),
+            None => layer,
+        };
         let mut table = table(&defaults);
         table.extend(self::table(&layer));
         let mut config: Self =
             Value::Table(table).try_into().expect("a layer has the types of a configuration");
-        if layer.warmup_epochs.is_none() {
+        if !warmup_given {
             // A short run is not to spend itself on a warm-up that nobody asked for.
             config.warmup_epochs = config.warmup_epochs.min(config.epochs as f64 / 4.0);
         }
@@ -369,7 +532,7 @@ impl TrainConfig {
         Ok(config)
     }
 
-    /// Reads a configuration that [`Self::to_toml`] has written.
+    /// Reads a configuration that [`Self::to_toml`] has written, now or in an older version.
     ///
     /// # Errors
     ///
@@ -377,8 +540,54 @@ impl TrainConfig {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
-        toml::from_str(&text)
-            .map_err(|source| ConfigError::Parse { path: path.to_path_buf(), source: Box::new(source) })
+        let parse_error = |source| ConfigError::Parse { path: path.to_path_buf(), source: Box::new(source) };
+        let mut stored: Table = toml::from_str(&text).map_err(parse_error)?;
+        let off = table(&Self::for_a_folder());
+        for key in ADDED_LATER {
+            stored.entry(key).or_insert_with(|| off[key].clone());
+        }
+        Value::Table(stored).try_into().map_err(parse_error)
+    }
+
+    /// The data set: the user's or the shipped one.
+    ///
+    /// # Errors
+    ///
+    /// [`FolderError`] if the shipped one is not where it should be.
+    pub fn data_folder(&self) -> Result<PathBuf, FolderError> {
+        self.data.clone().map_or_else(shipped, Ok)
+    }
+
+    /// How training images become the model's input.
+    pub fn augmentation(&self) -> Transform {
+        Transform::Train {
+            input_size: self.input_size,
+            crop_scale: self.crop_scale,
+            crop_ratio: self.crop_ratio,
+            flip: self.flip,
+            rand_augment: self.rand_augment(),
+            erasing: self.random_erasing,
+        }
+    }
+
+    /// RandAugment, if it is on.
+    pub fn rand_augment(&self) -> Option<RandAugment> {
+        (self.rand_augment_layers > 0).then_some(RandAugment {
+            layers: self.rand_augment_layers,
+            magnitude: self.rand_augment_magnitude,
+            std: self.rand_augment_std,
+            prob: self.rand_augment_prob,
+        })
+    }
+
+    /// How the images of a batch are mixed.
+    pub fn mix(&self) -> Mix {
+        Mix {
+            mixup: self.mixup,
+            cutmix: self.cutmix,
+            prob: self.mixup_prob,
+            switch_prob: self.mixup_switch_prob,
+        }
     }
 
     /// The configuration as TOML.
@@ -449,6 +658,38 @@ impl TrainConfig {
             &self.warmup_epochs,
             "must be at least 0 and at most epochs",
         )?;
+        check(not_negative(self.clip_grad), "clip_grad", &self.clip_grad, "must be at least 0")?;
+        check(below_one(self.ema_decay), "ema_decay", &self.ema_decay, "must be at least 0 and below 1")?;
+        check(
+            self.rand_augment_layers <= MAX_RAND_AUGMENT_LAYERS,
+            "rand_augment_layers",
+            &self.rand_augment_layers,
+            "must be at most 15",
+        )?;
+        check(
+            (0.0..=MAX_MAGNITUDE).contains(&self.rand_augment_magnitude),
+            "rand_augment_magnitude",
+            &self.rand_augment_magnitude,
+            "must be 0 to 10",
+        )?;
+        check(
+            not_negative(self.rand_augment_std),
+            "rand_augment_std",
+            &self.rand_augment_std,
+            "must be at least 0",
+        )?;
+        for (key, value) in [
+            ("rand_augment_prob", self.rand_augment_prob),
+            ("random_erasing", self.random_erasing),
+            ("mixup_prob", self.mixup_prob),
+            ("mixup_switch_prob", self.mixup_switch_prob),
+        ] {
+            check(probability(value), key, &value, "must be 0 to 1")?;
+        }
+        for (key, value) in [("mixup", self.mixup), ("cutmix", self.cutmix)] {
+            let ok = value == 0.0 || (0.01..=100.0).contains(&value);
+            check(ok, key, &value, "must be 0, or 0.01 to 100")?;
+        }
         check(not_negative(self.weight_decay), "weight_decay", &self.weight_decay, "must be at least 0")?;
         check(
             below_one(self.label_smoothing),
@@ -559,6 +800,38 @@ mod tests {
     }
 
     #[test]
+    fn a_preset_is_above_the_defaults_and_below_the_file() {
+        let (_root, path) = written("mixup = 0.3\nlr = 0.002\nwarmup_epochs = 9.0");
+        let args =
+            ConfigArgs { preset: Some(Preset::Imagenet300), config: Some(path), layer: layer("lr = 0.001") };
+        let config = args.resolve().unwrap();
+        // Flag, file, file, preset, preset, default.
+        assert_eq!((config.lr, config.mixup, config.warmup_epochs), (0.001, 0.3, 9.0));
+        assert_eq!((config.cutmix, config.epochs, config.seed), (1.0, 300, 0));
+        // A short run shortens the warm-up of the preset like that of the defaults, and is resumed so.
+        let args = ConfigArgs { config: None, layer: layer("epochs = 8"), ..args };
+        let config = args.resolve().unwrap();
+        assert_eq!(config.warmup_epochs, 2.0);
+        assert_eq!(args.resume(config.clone()).unwrap(), config);
+        let other = ConfigArgs { preset: Some(Preset::ShippedRecipe), ..args };
+        assert!(matches!(other.resume(config).unwrap_err(), ConfigError::Changed { .. }));
+    }
+
+    #[test]
+    fn the_configuration_of_an_older_run_is_read() {
+        let mut stored = table(&TrainConfig::for_shipped_images());
+        for key in ADDED_LATER {
+            stored.remove(key).unwrap();
+        }
+        let (_root, path) = written(&stored.to_string());
+        assert_eq!(TrainConfig::read(&path).unwrap(), TrainConfig::for_shipped_images());
+        // Anything else that is missing is an error.
+        stored.remove("seed").unwrap();
+        let (_root, path) = written(&stored.to_string());
+        assert!(TrainConfig::read(&path).unwrap_err().to_string().contains("seed"));
+    }
+
+    #[test]
     fn the_default_warmup_is_at_most_a_quarter_of_the_run() {
         let warmup = |text: &str| TrainConfig::from_layer(layer(text)).unwrap().warmup_epochs;
         let default = TrainConfig::for_shipped_images().warmup_epochs;
@@ -580,10 +853,13 @@ mod tests {
     fn every_configuration_is_read_back_unchanged() {
         let shaped =
             layer("data = '/x'\ndepths = [1, 2, 3, 4]\nlevels = [3, 2, 1, 1]\nlr = 1e-7\nmin_lr = 0");
+        let preset = |preset| TrainConfig::with_preset(Some(preset), ConfigLayer::default()).unwrap();
         for config in [
             TrainConfig::for_shipped_images(),
             TrainConfig::for_a_folder(),
             TrainConfig::from_layer(shaped).unwrap(),
+            preset(Preset::Imagenet300),
+            preset(Preset::ShippedRecipe),
         ] {
             let (_root, path) = written(&config.to_toml());
             assert_eq!(TrainConfig::read(&path).unwrap(), config);
@@ -633,6 +909,17 @@ mod tests {
             ("crop_scale = [0.5, 0.4]", "crop_scale = [0.5, 0.4]: must be 0 < MIN <= MAX <= 1"),
             ("crop_ratio = [0, 1]", "crop_ratio = [0.0, 1.0]: must be 0 < MIN <= MAX"),
             ("crop_fraction = 0", "crop_fraction = 0.0: must be above 0 and at most 1"),
+            ("clip_grad = -1", "clip_grad = -1.0: must be at least 0"),
+            ("ema_decay = 1", "ema_decay = 1.0: must be at least 0 and below 1"),
+            ("rand_augment_layers = 16", "rand_augment_layers = 16: must be at most 15"),
+            ("rand_augment_magnitude = 11", "rand_augment_magnitude = 11.0: must be 0 to 10"),
+            ("rand_augment_std = inf", "rand_augment_std = inf: must be at least 0"),
+            ("rand_augment_prob = 2", "rand_augment_prob = 2.0: must be 0 to 1"),
+            ("random_erasing = -1", "random_erasing = -1.0: must be 0 to 1"),
+            ("mixup = 0.001", "mixup = 0.001: must be 0, or 0.01 to 100"),
+            ("cutmix = nan", "cutmix = NaN: must be 0, or 0.01 to 100"),
+            ("mixup_prob = 2", "mixup_prob = 2.0: must be 0 to 1"),
+            ("mixup_switch_prob = 2", "mixup_switch_prob = 2.0: must be 0 to 1"),
         ] {
             let message = TrainConfig::from_layer(layer(text)).unwrap_err().to_string();
             assert!(message.starts_with(expected), "{text}: {message}");

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! ImageFolder (Dataset) --order--> EpochPlan --loader threads--> Samples --ImageBatcher--> ImageBatch
-//!    folder.rs                      plan.rs    decode.rs, augment.rs,       batch.rs
+//!    folder.rs                      plan.rs    decode.rs, augment/,         batch.rs
 //!                                              loader.rs
 //! ```
 //!
-//! Everything random here is a pure function of (seed, epoch, position of the file), so the batches of an update
-//! do not depend on the number of worker threads, nor on what ran before.
+//! Everything random here is a pure function of (seed, epoch, position of the file) or, where whole batches are mixed, of
+//! (seed, epoch, number of the batch), so the batches of an update do not depend on the number of worker threads, nor on what
+//! ran before.
 
 pub mod augment;
 pub mod batch;
@@ -30,6 +31,8 @@ pub enum Stream {
     Update,
     /// The initial parameters.
     Init,
+    /// Mixup and CutMix of one batch in one epoch.
+    Mix,
 }
 
 /// The random stream of `use_` at `(a, b)`, for example (epoch, image).

@@ -11,6 +11,7 @@ use crate::data::folder::FolderError;
 use crate::data::loader::LoaderError;
 use crate::subbands::SubbandsError;
 use crate::train::checkpoint::CheckpointError;
+use crate::train::dtype::DtypeMissing;
 
 /// Any error of the example, with the file or the number that it is about.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +34,9 @@ pub enum Error {
     /// A backend.
     #[error(transparent)]
     Backend(#[from] BackendMissing),
+    /// A floating-point type.
+    #[error(transparent)]
+    Dtype(#[from] DtypeMissing),
     /// A model that cannot be built.
     #[error("model: {0}")]
     Model(#[from] wtconvnext::ConfigError),

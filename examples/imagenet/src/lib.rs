@@ -2,11 +2,12 @@
 //! this is the map of the code.
 //!
 //! ```text
-//! cli.rs       commands             config.rs    defaults < file < flags     model.rs    sizes by name
-//! backend.rs   backends by name     runs.rs      where runs lie              atomic.rs   all-or-nothing files
-//! data.rs      folders to batches   train.rs     the training loop           error.rs    every error
-//! evaluate.rs  accuracy by class    predict.rs   classes of single images        export.rs   weights for other programs
-//! erf.rs       receptive fields     subbands.rs  what a wavelet layer sees       drawing.rs  text, maps and colours
+//! cli.rs       commands             config.rs    defaults < preset < file < flags   model.rs       sizes by name
+//! preset.rs    presets/ by name     preview.rs   training images, drawn             throughput.rs  speed of the input
+//! backend.rs   backends by name     runs.rs      where runs lie                     atomic.rs      all-or-nothing files
+//! data.rs      folders to batches   train.rs     the training loop                  error.rs       every error
+//! evaluate.rs  accuracy by class    predict.rs   classes of single images           export.rs      weights for other programs
+//! erf.rs       receptive fields     subbands.rs  what a wavelet layer sees          drawing.rs     text, maps and colours
 //! progress.rs  bars                 count.rs     "1 image", "2 images"
 //! ```
 #![warn(missing_docs)]
@@ -30,9 +31,12 @@ pub mod evaluate;
 pub mod export;
 pub mod model;
 pub mod predict;
+pub mod preset;
+pub mod preview;
 mod progress;
 pub mod runs;
 pub mod subbands;
+pub mod throughput;
 pub mod train;
 
 #[cfg(test)]

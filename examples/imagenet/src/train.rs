@@ -8,14 +8,19 @@
 //! ```text
 //! prepare.rs    what is checked before a run begins    run.rs  the loop over epochs and updates
 //! step.rs       one update: gradients of a mean over several batches
+//! dtype.rs      the model in bf16, all else in f32   clip.rs      clipping by the norm of all gradients
 //! optimizer.rs  AdamW in two parameter groups        schedule.rs  warm-up and cosine
-//! loss.rs       cross-entropy with label smoothing   metrics.rs   sums over an epoch, from Burn's metrics
-//! checkpoint.rs atomic checkpoints of a run          history.rs   numbers and curves of past epochs
-//! progress.rs   dashboard.rs or plain lines          interrupt.rs Ctrl-C
+//! loss.rs       cross-entropy, of labels and mixed   metrics.rs   sums over an epoch, from Burn's metrics
+//! ema.rs        average of the weights               history.rs   numbers and curves of past epochs
+//! checkpoint.rs atomic checkpoints of a run          interrupt.rs Ctrl-C
+//! progress.rs   dashboard.rs or plain lines
 //! ```
 
 pub mod checkpoint;
+pub mod clip;
 mod dashboard;
+pub mod dtype;
+pub mod ema;
 pub mod history;
 pub mod interrupt;
 pub mod loss;

@@ -330,3 +330,143 @@ fn ctrl_c_leaves_a_checkpoint_to_resume() {
     assert_eq!(resumed.status.code(), Some(130));
     assert!(String::from_utf8_lossy(&resumed.stdout).contains(&format!("resuming from {saved}")));
 }
+
+/// Every part of a recipe, in runs of a few updates an epoch.
+const PARTS: &str = "batch_size = 4\naccumulate = 2\nwarmup_epochs = 1\nlr = 0.01\ndrop_path = 0.2\nrand_augment_layers = 2\n\
+                     random_erasing = 0.5\nmixup = 0.8\ncutmix = 1.0\nclip_grad = 1.0\nema_decay = 0.9";
+
+/// The file as JSON, without what the clock says.
+fn history(run: &Path) -> serde_json::Value {
+    let mut history: serde_json::Value =
+        serde_json::from_slice(&fs::read(run.join("history.json")).unwrap()).unwrap();
+    for epoch in history.as_array_mut().unwrap() {
+        let epoch = epoch.as_object_mut().unwrap();
+        for key in ["seconds", "images_per_second"] {
+            epoch.remove(key).unwrap();
+        }
+    }
+    history
+}
+
+#[test]
+fn a_run_that_was_killed_goes_on_as_if_it_had_not_been() {
+    use std::io::{BufRead, BufReader};
+
+    let (root, config) = bench(PARTS);
+    let root = root.path();
+    let train = |out, more: &[&'static str]| {
+        [&["train", "--config", config.to_str().unwrap(), "--epochs", "12", "--out", out], more].concat()
+    };
+    succeed(root, &train("straight", &[]));
+    // Without warning (SIGKILL), twice: somewhere in the epoch after the one whose line has been read, or in its checkpoint.
+    for (epoch, more) in [("epoch 2/12", &[][..]), ("epoch 4/12", &["--resume"])] {
+        let mut child = imagenet(root, &train("killed", more)).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        lines.find(|line| line.starts_with(epoch) && line.contains("val loss")).expect("the epoch ends");
+        child.kill().unwrap();
+        assert!(!child.wait().unwrap().success());
+        assert!(history(&root.join("killed")).as_array().unwrap().len() < 12, "it was killed before its end");
+    }
+    let text = succeed(root, &train("killed", &["--resume"]));
+    assert!(text.contains("resuming from killed/checkpoints/epoch-0"), "{text}");
+    assert_eq!(history(&root.join("killed")), history(&root.join("straight")));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_reported_and_survived() {
+    let (root, config) = bench("batch_size = 8\nwarmup_epochs = 0\nema_decay = 0.9");
+    let root = root.path();
+    // No file may be larger than 30 KiB, or 60 as some shells count: history.json and curves.svg can be written, model.mpk
+    // breaks off, or optimizer.mpk.
+    let limited = "trap '' XFSZ; ulimit -f 60; exec \"$@\"";
+    let train = ["train", "--config", config.to_str().unwrap(), "--epochs", "3", "--out", "run"];
+    let run = |script: &str, more: &[&str]| {
+        let mut command = Command::new("sh");
+        command.current_dir(root).args(["-c", script, "sh", env!("CARGO_BIN_EXE_imagenet")]);
+        command.args(train).args(more).stdin(Stdio::null()).env_remove("RUST_LOG").output().unwrap()
+    };
+    let output = run(limited, &[]);
+    let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{text}{error}");
+    assert!(!error.contains("panicked"), "{error}");
+    assert!(text.contains("epoch 3/3") && text.contains("error: no checkpoint of epoch 1: "), "{text}");
+    let last = error.lines().last().unwrap();
+    assert!(last.starts_with("error: run/checkpoints/epoch-0003: cannot write: "), "{error}");
+    assert_eq!(
+        fs::read_dir(root.join("run/checkpoints")).unwrap().count(),
+        0,
+        "nothing half-written is left"
+    );
+    assert_eq!(history(&root.join("run")).as_array().unwrap().len(), 3);
+
+    // With room again, the run starts over in its folder.
+    let output = run("exec \"$@\"", &["--resume"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(root.join("run/checkpoints/epoch-0003/ema.mpk").is_file());
+}
+
+#[test]
+fn the_printed_configuration_is_the_configuration() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    fs::write(root.join("mine.toml"), "mixup = 0.3\nseed = 5").unwrap();
+    let print = ["train", "--print-config"];
+    let flags = ["--preset", "imagenet-300", "--config", "mine.toml", "--data", "photos", "--seed", "7"];
+    let text = succeed(root, &[&print[..], &flags].concat());
+    for line in
+        ["data = \"photos\"", "epochs = 300", "accumulate = 64", "mixup = 0.3", "seed = 7", "cutmix = 1.0"]
+    {
+        assert!(text.lines().any(|printed| printed == line), "no {line} in\n{text}");
+    }
+    fs::write(root.join("printed.toml"), &text).unwrap();
+    assert_eq!(succeed(root, &["train", "--print-config", "--config", "printed.toml"]), text);
+    // The defaults too, where every part of the recipe is off.
+    let text = succeed(root, &print);
+    assert!(text.contains("ema_decay = 0.0\n") && !text.contains("data = "), "{text}");
+    fs::write(root.join("printed.toml"), &text).unwrap();
+    assert_eq!(succeed(root, &["train", "--print-config", "--config", "printed.toml"]), text);
+
+    assert!(
+        fail(root, &[&print[..], &["--mixup", "1000"]].concat()).contains("mixup = 1000.0: must be 0, or")
+    );
+    assert!(!root.join("runs").exists(), "nothing is trained");
+}
+
+#[test]
+fn training_images_are_drawn() {
+    let (root, config) = bench("batch_size = 5");
+    let root = root.path();
+    let preview = ["preview", "--config", config.to_str().unwrap(), "--rows", "3", "--columns", "4", "--out"];
+    let text = succeed(root, &[&preview[..], &["a.png", "--preset", "shipped-recipe"]].concat());
+    assert!(
+        text.starts_with("a.png: 3 batches of ") && text.contains("data/train, the first 4 images"),
+        "{text}"
+    );
+    let sheet = |name: &str| image::open(root.join(name)).unwrap().into_rgb8();
+    // Images of 32 pixels are drawn four times as large, with margins of 4 and two lines of 14.
+    assert_eq!(sheet("a.png").dimensions(), (4 * 136, 3 * 164));
+    // The same for any number of threads, another for another seed.
+    succeed(root, &[&preview[..], &["b.png", "--preset", "shipped-recipe", "--workers", "1"]].concat());
+    assert!(sheet("a.png") == sheet("b.png"));
+    succeed(root, &[&preview[..], &["c.png", "--preset", "shipped-recipe", "--seed", "1"]].concat());
+    assert!(sheet("a.png") != sheet("c.png"));
+
+    fs::write(root.join("file"), b"").unwrap();
+    assert!(fail(root, &[&preview[..], &["file/d.png"]].concat()).starts_with("error: file/d.png: "));
+    for class in support::CLASSES {
+        for entry in fs::read_dir(root.join("data/train").join(class)).unwrap() {
+            fs::write(entry.unwrap().path(), b"broken").unwrap();
+        }
+    }
+    let error = fail(root, &[&preview[..], &["e.png"]].concat());
+    assert!(error.contains("data/train: no image can be read, of 24 files"), "{error}");
+}
+
+#[test]
+fn the_speed_of_the_input_is_measured() {
+    let (root, config) = bench("batch_size = 5");
+    let arguments = ["throughput", "--config", config.to_str().unwrap(), "--seconds", "1", "--workers", "2"];
+    let text = succeed(root.path(), &arguments);
+    assert!(text.contains(" images in 1.") && text.contains(" s with 2 workers: "), "{text}");
+}

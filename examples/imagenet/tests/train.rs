@@ -6,6 +6,7 @@ use burn::backend::Flex;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 use burn::train::Interrupter;
+use imagenet::config::ConfigArgs;
 use imagenet::error::Error;
 use imagenet::train::checkpoint::{Checkpoint, CheckpointError, RunFolder, State};
 use imagenet::train::history::EpochRecord;
@@ -25,9 +26,10 @@ struct Bench {
     _one_run: MutexGuard<'static, ()>,
 }
 
-/// Four updates an epoch (of 2 x 2, 2 x 2, 2 x 2 and 1 x 2 + 1 x 1 pictures), everything random switched on.
+/// Four updates an epoch (of 2 x 2, 2 x 2, 2 x 2 and 1 x 2 + 1 x 1 pictures), every part of a recipe switched on.
 const RUN: &str = "epochs = 3\nbatch_size = 2\naccumulate = 2\nwarmup_epochs = 1\nlr = 0.01\ndrop_path = 0.3\n\
-                   dropout = 0.2\nkeep = 20\nseed = 4";
+                   dropout = 0.2\nkeep = 20\nseed = 4\nrand_augment_layers = 2\nrandom_erasing = 0.5\nmixup = 0.8\n\
+                   cutmix = 1.0\nclip_grad = 1.0\nema_decay = 0.9";
 const UPDATES: usize = 4;
 
 impl Bench {
@@ -46,7 +48,8 @@ impl Bench {
 
     fn args(&self, out: &str, extra: &str) -> TrainArgs {
         let config = support::config(self.root.path(), extra);
-        TrainArgs { config: Some(config), out: Some(self.path(out)), ..TrainArgs::default() }
+        let settings = ConfigArgs { config: Some(config), ..ConfigArgs::default() };
+        TrainArgs { settings, out: Some(self.path(out)), ..TrainArgs::default() }
     }
 
     fn train(&self, out: &str, extra: &str) -> Result<Outcome, Error> {
@@ -76,16 +79,20 @@ fn train(args: TrainArgs) -> Result<Outcome, Error> {
     Prepared::new(args)?.train(Interrupter::new(), Display::plain())
 }
 
-/// All parameters in order, as bits.
-fn bits(checkpoint: &Checkpoint) -> Vec<u32> {
+/// All parameters in order, as bits: those that are used and those that are trained.
+fn bits(checkpoint: &Checkpoint) -> [Vec<u32>; 2] {
+    let (state, device) = (checkpoint.state().unwrap(), Default::default());
+    [checkpoint.model(&state, &device), checkpoint.trained_model(&state, &device)]
+        .map(|model| model_bits(&model.unwrap()))
+}
+
+fn model_bits(model: &WtConvNext<Flex>) -> Vec<u32> {
     struct Collect(Vec<u32>);
     impl ModuleVisitor<Flex> for Collect {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Flex, D>>) {
             self.0.extend(param.val().into_data().iter::<f32>().map(f32::to_bits));
         }
     }
-    let state = checkpoint.state().unwrap();
-    let model: WtConvNext<Flex> = checkpoint.model(&state, &Default::default()).unwrap();
     let mut collect = Collect(Vec::new());
     model.visit(&mut collect);
     assert!(collect.0.len() > 1000);
@@ -137,13 +144,59 @@ fn a_resumed_run_is_the_uninterrupted_run() {
 }
 
 #[test]
+fn the_average_of_the_weights_is_what_is_validated_and_used() {
+    let bench = Bench::new();
+    let short = "epochs = 2\nbatch_size = 4\nwarmup_epochs = 0\nlr = 0.01";
+    bench.train("plain", short).unwrap();
+    bench.train("ema", &format!("{short}\nema_decay = 0.5")).unwrap();
+    let (plain, ema) = (bench.last("plain"), bench.last("ema"));
+    // The average does not change what is trained.
+    let ([_, plain_trained], [averaged, trained]) = (bits(&plain.0), bits(&ema.0));
+    assert_eq!(trained, plain_trained);
+    assert_ne!(averaged, trained);
+    for (plain, ema) in plain.1.history.iter().zip(&ema.1.history) {
+        assert_eq!(plain.train, ema.train);
+        assert_ne!(plain.val.loss, ema.val.loss);
+    }
+    // Without an average there is no file of one.
+    assert!(ema.0.path().join("ema.mpk").is_file());
+    assert!(!plain.0.path().join("ema.mpk").exists());
+}
+
+#[test]
+fn mixing_changes_the_loss_and_not_the_labels_of_the_accuracy() {
+    let bench = Bench::new();
+    // Labels of a mixed batch are never certain: the loss of a perfect model is the entropy of lambda.
+    let run = "epochs = 8\nbatch_size = 5\nwarmup_epochs = 0\nlr = 0.02\ncutmix = 0\nmixup = 100\nlabel_smoothing = 0";
+    bench.train("mixed", run).unwrap();
+    let last = bench.last("mixed").1.history.pop().unwrap();
+    // With lambda about 1/2, a model that is right about both images cannot be right more often than by chance.
+    assert!(last.train.loss > 0.5 && last.train.accuracy < 0.95, "{last:?}");
+    assert!(last.val.accuracy > 0.6, "{last:?}");
+}
+
+#[test]
+fn a_run_in_bf16_learns_and_keeps_its_weights_in_f32() {
+    let bench = Bench::new();
+    let run = "epochs = 8\nbatch_size = 5\nwarmup_epochs = 0\nlr = 0.02";
+    bench.train("f32", run).unwrap();
+    bench.train("bf16", &format!("{run}\ndtype = 'bf16'")).unwrap();
+    let (full, low) = (bench.last("f32"), bench.last("bf16"));
+    assert!(low.1.val_accuracy().unwrap() > 0.9, "{:?}", low.1.history);
+    assert_ne!(low.1.history[0].train.loss, full.1.history[0].train.loss);
+    // Weights in bf16 would have sixteen zeros at the end.
+    let [weights, _] = bits(&low.0);
+    assert!(weights.iter().filter(|bits| *bits & 0xffff != 0).count() > weights.len() / 2);
+}
+
+#[test]
 fn a_run_depends_on_its_seed_and_not_on_its_workers() {
     let bench = Bench::new();
     let short = "epochs = 1\nbatch_size = 4\nwarmup_epochs = 0\ndrop_path = 0.3";
     let run = |out: &str, seed: u64, workers: usize| {
         let mut args = bench.args(out, short);
-        args.layer.seed = Some(seed);
-        args.layer.workers = Some(workers);
+        args.settings.layer.seed = Some(seed);
+        args.settings.layer.workers = Some(workers);
         train(args).unwrap();
         bench.last(out)
     };
@@ -176,11 +229,9 @@ fn a_run_writes_its_configuration_history_and_curves() {
     }
 
     // The configuration is a --config file that gives the same run.
-    let again = TrainArgs {
-        config: Some(bench.path("run").join("config.toml")),
-        out: Some(bench.path("again")),
-        ..TrainArgs::default()
-    };
+    let settings =
+        ConfigArgs { config: Some(bench.path("run").join("config.toml")), ..ConfigArgs::default() };
+    let again = TrainArgs { settings, out: Some(bench.path("again")), ..TrainArgs::default() };
     train(again).unwrap();
     assert_same_run(&bench.last("again"), &bench.last("run"));
 }
@@ -277,6 +328,10 @@ fn only_the_same_run_is_resumed() {
         error.to_string().contains("dims [6,8,8,8]") && error.to_string().contains("dims [6,8,8,16]"),
         "{error}"
     );
+    fs::write(&config, text.replace("ema_decay = 0.9", "ema_decay = 0.0")).unwrap();
+    let error =
+        train(TrainArgs { resume: true, out: Some(bench.path("run")), ..TrainArgs::default() }).unwrap_err();
+    assert!(matches!(error, Error::Checkpoint(CheckpointError::OtherAverage { .. })), "{error}");
     fs::write(&config, text).unwrap();
 
     let extra = bench.path("data").join("train").join("red").join("extra.png");
@@ -288,7 +343,7 @@ fn only_the_same_run_is_resumed() {
     // The folder may move.
     fs::rename(bench.path("data"), bench.path("moved")).unwrap();
     let mut args = TrainArgs { resume: true, out: Some(bench.path("run")), ..TrainArgs::default() };
-    args.layer.data = Some(bench.path("moved"));
+    args.settings.layer.data = Some(bench.path("moved"));
     train(args).unwrap();
     assert!(bench.last("run").1.data.ends_with("moved"));
 }
@@ -319,7 +374,7 @@ fn everything_is_checked_before_anything_is_written() {
     fs::remove_dir(bench.path("data").join("val").join("stars")).unwrap();
 
     let mut args = bench.args("run", "");
-    args.layer.data = Some(Path::new("/no/such/data").to_path_buf());
+    args.settings.layer.data = Some(Path::new("/no/such/data").to_path_buf());
     assert!(train(args).unwrap_err().to_string().starts_with("/no/such/data: no such folder"));
 }
 

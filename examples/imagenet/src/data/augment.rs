@@ -1,9 +1,26 @@
-//! Crop, resize, flip, normalise: from an RGB image of any size to the model's input.
+//! From an RGB image of any size to the model's input: crop, resize, flip, RandAugment, normalise, random erasing.
+//!
+//! ```text
+//! rand_augment.rs   which operation how strongly, of affine.rs and color.rs
+//! random_erasing.rs noise in a rectangle of the normalised picture
+//! mix.rs            mixup and CutMix, of whole batches
+//! ```
+
+mod affine;
+mod color;
+pub mod mix;
+#[cfg(test)]
+mod pillow;
+pub mod rand_augment;
+pub mod random_erasing;
 
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::{RgbImage, imageops};
 use rand::{Rng, RngExt};
+
+use rand_augment::RandAugment;
+use random_erasing::random_erasing;
 
 /// Mean of each channel over ImageNet, in units of the full range.
 pub const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
@@ -29,7 +46,7 @@ pub struct CropBox {
 /// How the images of a split become the model's input.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transform {
-    /// Random resized crop, then horizontal flip: for training.
+    /// Random resized crop, horizontal flip, RandAugment, and random erasing after normalisation: for training.
     Train {
         /// Side of the result in pixels.
         input_size: u32,
@@ -39,6 +56,10 @@ pub enum Transform {
         crop_ratio: [f64; 2],
         /// Probability of a horizontal flip.
         flip: f64,
+        /// Random operations on the picture.
+        rand_augment: Option<RandAugment>,
+        /// Probability that a rectangle is erased.
+        erasing: f64,
     },
     /// The shorter side to `input_size / crop_fraction`, then the centre: for validation and prediction.
     Eval {
@@ -57,17 +78,35 @@ impl Transform {
         }
     }
 
-    /// The picture that the model sees, before normalisation.
+    /// The model's input.
+    ///
+    /// # Shapes
+    ///
+    /// - output: `[3, input_size, input_size]`, flat.
+    pub fn input(&self, image: &RgbImage, rng: &mut impl Rng, resizer: &mut Resizer) -> Vec<f32> {
+        let mut pixels = normalize(&self.apply(image, rng, resizer));
+        if let Self::Train { input_size, erasing, .. } = *self
+            && erasing > 0.0
+        {
+            random_erasing(&mut pixels, input_size, erasing, rng);
+        }
+        pixels
+    }
+
+    /// The picture that the model sees, before normalisation and erasing.
     pub fn apply(&self, image: &RgbImage, rng: &mut impl Rng, resizer: &mut Resizer) -> RgbImage {
         let (width, height) = image.dimensions();
         match *self {
-            Self::Train { input_size, crop_scale, crop_ratio, flip } => {
+            Self::Train { input_size, crop_scale, crop_ratio, flip, rand_augment, .. } => {
                 let crop = random_crop(width, height, crop_scale, crop_ratio, rng);
                 let mut image = resize(image, crop, input_size, input_size, resizer);
                 if rng.random_bool(flip) {
                     imageops::flip_horizontal_in_place(&mut image);
                 }
-                image
+                match rand_augment {
+                    Some(rand_augment) => rand_augment.apply(image, rng),
+                    None => image,
+                }
             }
             Self::Eval { input_size, crop_fraction } => {
                 let (scaled_width, scaled_height) = scaled_size(width, height, input_size, crop_fraction);
@@ -157,6 +196,18 @@ fn resize(image: &RgbImage, crop: CropBox, width: u32, height: u32, resizer: &mu
     RgbImage::from_raw(width, height, target.into_vec()).expect("an RGB image has three bytes a pixel")
 }
 
+/// The picture that [`normalize`] made `pixels` of, `[3, height, width]` flat. What lies outside of a picture's range is cut off.
+pub fn denormalize(pixels: &[f32], width: u32) -> RgbImage {
+    let plane = pixels.len() / 3;
+    RgbImage::from_fn(width, plane as u32 / width, |x, y| {
+        let position = (y * width + x) as usize;
+        image::Rgb([0, 1, 2].map(|channel: usize| {
+            let share = pixels[channel * plane + position] * STD[channel] + MEAN[channel];
+            (255.0 * share).round().clamp(0.0, 255.0) as u8
+        }))
+    })
+}
+
 /// `(pixel / 255 - MEAN) / STD`, channel by channel.
 ///
 /// # Shapes
@@ -188,8 +239,19 @@ mod tests {
 
     fn train(image: &RgbImage, input_size: u32, flip: f64) -> RgbImage {
         let mut rng = stream(0, Stream::Augment, 0, 0);
-        let transform = Transform::Train { input_size, crop_scale: [1.0, 1.0], crop_ratio: [1.0, 1.0], flip };
-        transform.apply(image, &mut rng, &mut Resizer::new())
+        whole(input_size, flip).apply(image, &mut rng, &mut Resizer::new())
+    }
+
+    /// A crop of the whole picture and a flip, nothing else.
+    fn whole(input_size: u32, flip: f64) -> Transform {
+        Transform::Train {
+            input_size,
+            crop_scale: [1.0, 1.0],
+            crop_ratio: [1.0, 1.0],
+            flip,
+            rand_augment: None,
+            erasing: 0.0,
+        }
     }
 
     /// Red says the column, green the row.
@@ -276,5 +338,16 @@ mod tests {
         for (value, expected) in values.iter().zip(expected) {
             assert!((value - expected).abs() < 1e-6, "{value} is not {expected}");
         }
+    }
+
+    #[test]
+    fn normalisation_is_undone() {
+        let image = RgbImage::from_fn(256, 3, |x, y| Rgb([x as u8, 255 - x as u8, (x / 2 + 60 * y) as u8]));
+        assert_eq!(denormalize(&normalize(&image), 256), image);
+        // Noise can be darker than black and brighter than white.
+        let values = [-9.0, 9.0, 0.0, 9.0, 0.0, -9.0];
+        let expected =
+            RgbImage::from_fn(2, 1, |x, _| if x == 0 { Rgb([0, 116, 104]) } else { Rgb([255, 255, 0]) });
+        assert_eq!(denormalize(&values, 2), expected);
     }
 }

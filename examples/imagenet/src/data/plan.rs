@@ -4,6 +4,15 @@ use super::{Stream, stream};
 use rand::seq::SliceRandom;
 use std::ops::Range;
 
+/// The images of one batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedBatch {
+    /// Number of the batch in its epoch, counted from 0.
+    pub index: usize,
+    /// Positions in the data set.
+    pub images: Vec<usize>,
+}
+
 /// The images of one epoch, in order, cut into updates and those into batches.
 ///
 /// An update is one step of the optimizer: `accumulate` batches of `batch_size` images. The last update of an epoch holds
@@ -56,10 +65,13 @@ impl EpochPlan {
     }
 
     /// The batches of `updates`, in order.
-    pub fn batches_of(&self, updates: Range<usize>) -> Vec<Vec<usize>> {
+    pub fn batches_of(&self, updates: Range<usize>) -> Vec<PlannedBatch> {
+        // Only the last update of an epoch has fewer batches.
+        let first = updates.start * self.accumulate;
         updates
             .flat_map(|update| self.update(update).chunks(self.batch_size))
-            .map(<[usize]>::to_vec)
+            .zip(first..)
+            .map(|(images, index)| PlannedBatch { index, images: images.to_vec() })
             .collect()
     }
 }
@@ -78,13 +90,19 @@ mod tests {
         let mut plan = EpochPlan::sequential(11, 2);
         plan.accumulate = 3;
         assert_eq!(plan.updates(), 2);
-        assert_eq!(
-            plan.batches_of(0..2),
-            [vec![0, 1], vec![2, 3], vec![4, 5], vec![6, 7], vec![8, 9], vec![10]]
-        );
+        let batch = |index, images: &[usize]| PlannedBatch { index, images: images.to_vec() };
+        let all = [
+            batch(0, &[0, 1]),
+            batch(1, &[2, 3]),
+            batch(2, &[4, 5]),
+            batch(3, &[6, 7]),
+            batch(4, &[8, 9]),
+            batch(5, &[10]),
+        ];
+        assert_eq!(plan.batches_of(0..2), all);
         assert_eq!((plan.update(0), plan.update(1)), (&[0, 1, 2, 3, 4, 5][..], &[6, 7, 8, 9, 10][..]));
         assert_eq!((plan.batches(0), plan.batches(1), plan.batches(2)), (3, 3, 0));
-        assert_eq!(plan.batches_of(1..2), [vec![6, 7], vec![8, 9], vec![10]]);
+        assert_eq!(plan.batches_of(1..2), all[3..]);
     }
 
     #[test]
@@ -100,7 +118,8 @@ mod tests {
     #[test]
     fn each_image_once_and_every_epoch_anew() {
         let plan = EpochPlan::shuffled(100, 1, 1, 7, 2);
-        let mut seen: Vec<usize> = plan.batches_of(0..plan.updates()).concat();
+        let mut seen: Vec<usize> =
+            plan.batches_of(0..plan.updates()).into_iter().flat_map(|batch| batch.images).collect();
         assert_eq!(seen, plan.order);
         seen.sort_unstable();
         assert_eq!(seen, (0..100).collect::<Vec<_>>());

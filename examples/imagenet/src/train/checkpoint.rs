@@ -3,7 +3,7 @@
 //! ```text
 //! runs/NAME/config.toml                            the whole configuration
 //! runs/NAME/history.json, curves.svg               past epochs
-//! runs/NAME/checkpoints/epoch-0003/                model.mpk, optimizer.mpk, state.json
+//! runs/NAME/checkpoints/epoch-0003/                model.mpk, optimizer.mpk, state.json; ema.mpk if there is an average
 //! runs/NAME/checkpoints/epoch-0003-update-00012/   the same, interrupted 12 updates into the fourth epoch
 //! ```
 //!
@@ -25,11 +25,12 @@ use crate::count::count;
 
 const CHECKPOINTS: &str = "checkpoints";
 const MODEL: &str = "model.mpk";
+const EMA: &str = "ema.mpk";
 const OPTIMIZER: &str = "optimizer.mpk";
 const STATE: &str = "state.json";
 
-/// Version of the files, to be raised when an older program could misread them.
-const FORMAT: u32 = 1;
+/// Version of the files, to be raised when an older program could misread them. Since 2 there may be averaged weights.
+const FORMAT: u32 = 2;
 
 /// Why a checkpoint cannot be used or written.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +73,7 @@ pub enum CheckpointError {
         reason: String,
     },
     /// A newer program wrote it.
-    #[error("{}: format {format}, this program reads format {FORMAT}", path.display())]
+    #[error("{}: format {format}, this program reads formats up to {FORMAT}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
@@ -88,6 +89,19 @@ pub enum CheckpointError {
         theirs: String,
         /// The configured model.
         ours: String,
+    },
+    /// It has averaged weights and the run is configured without, or the other way round.
+    #[error(
+        "{}: this checkpoint has {} averaged weights, but the run's configuration has ema_decay = {ema_decay}; it was changed after \
+         the run began",
+        path.display(),
+        if *.ema_decay > 0.0 { "no" } else { "its" }
+    )]
+    OtherAverage {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The configured decay.
+        ema_decay: f64,
     },
     /// The disk is full or refuses otherwise.
     #[error("{}: cannot write: {source}", path.display())]
@@ -131,6 +145,9 @@ pub struct State {
     pub history: Vec<EpochRecord>,
     /// Checksums of the files of model and optimizer.
     pub checksums: [u64; 2],
+    /// Checksum of the file of averaged weights, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema_checksum: Option<u64>,
 }
 
 impl State {
@@ -207,15 +224,16 @@ impl RunFolder {
         Ok(checkpoints.into_iter().map(|(_, checkpoint)| checkpoint).collect())
     }
 
-    /// Writes a checkpoint, then removes all but the last `keep` and the best one.
+    /// Writes a checkpoint, of a run with averaged weights with these, then removes all but the last `keep` and the best one.
     ///
     /// # Errors
     ///
     /// [`CheckpointError::Write`] or [`CheckpointError::Serialize`]; earlier checkpoints are unharmed.
-    pub fn save<B: Backend>(
+    pub fn save<B: Backend, E: Backend>(
         &self,
         mut state: State,
         model: &WtConvNext<B>,
+        ema: Option<&WtConvNext<E>>,
         optimizer: impl Record<B>,
         keep: usize,
     ) -> Result<Checkpoint, CheckpointError> {
@@ -226,10 +244,13 @@ impl RunFolder {
         }
         let model = to_bytes(model.clone().into_record())?;
         let optimizer = to_bytes(optimizer)?;
+        let ema = ema.map(|ema| to_bytes(ema.clone().into_record())).transpose()?;
         state.checksums = [checksum(&model), checksum(&optimizer)];
+        state.ema_checksum = ema.as_deref().map(checksum);
         let json = serde_json::to_vec_pretty(&state).expect("a state has string keys only");
 
-        let files = [(MODEL, &model[..]), (OPTIMIZER, &optimizer[..]), (STATE, &json[..])];
+        let mut files = vec![(MODEL, &model[..]), (OPTIMIZER, &optimizer[..]), (STATE, &json[..])];
+        files.extend(ema.as_deref().map(|ema| (EMA, ema)));
         atomic::write_folder(&path, &files)
             .map_err(|source| CheckpointError::Write { path: path.clone(), source })?;
         self.prune(keep)?;
@@ -330,7 +351,7 @@ impl Checkpoint {
             reason: error.to_string(),
         };
         let Format { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
-        if format != FORMAT {
+        if !(1..=FORMAT).contains(&format) {
             return Err(CheckpointError::Format { path, format });
         }
         serde_json::from_slice(&bytes).map_err(damaged)
@@ -361,7 +382,20 @@ impl Checkpoint {
         })
     }
 
-    /// Builds the model and loads its parameters.
+    /// Fails unless the checkpoint has averaged weights if and only if `ema_decay` asks for them.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::OtherAverage`].
+    pub fn expect_average(&self, state: &State, ema_decay: f64) -> Result<(), CheckpointError> {
+        if state.ema_checksum.is_some() == (ema_decay > 0.0) {
+            Ok(())
+        } else {
+            Err(CheckpointError::OtherAverage { path: self.0.clone(), ema_decay })
+        }
+    }
+
+    /// The model to use: with the averaged weights if the run has them, or else with those that are trained.
     ///
     /// # Errors
     ///
@@ -371,11 +405,51 @@ impl Checkpoint {
         state: &State,
         device: &B::Device,
     ) -> Result<WtConvNext<B>, CheckpointError> {
+        match self.ema(state, device)? {
+            Some(ema) => Ok(ema),
+            None => self.trained_model(state, device),
+        }
+    }
+
+    /// The model with the weights that are trained, to go on with.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read or is damaged.
+    pub fn trained_model<B: Backend>(
+        &self,
+        state: &State,
+        device: &B::Device,
+    ) -> Result<WtConvNext<B>, CheckpointError> {
+        self.load_model(MODEL, state.checksums[0], state, device)
+    }
+
+    /// The model with the averaged weights, if the run has them.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read or is damaged.
+    pub fn ema<B: Backend>(
+        &self,
+        state: &State,
+        device: &B::Device,
+    ) -> Result<Option<WtConvNext<B>>, CheckpointError> {
+        state.ema_checksum.map(|expected| self.load_model(EMA, expected, state, device)).transpose()
+    }
+
+    /// Builds the model and loads its parameters.
+    fn load_model<B: Backend>(
+        &self,
+        name: &str,
+        expected: u64,
+        state: &State,
+        device: &B::Device,
+    ) -> Result<WtConvNext<B>, CheckpointError> {
         let model = state.model.try_init(device).map_err(|error| CheckpointError::Damaged {
             path: self.0.join(STATE),
             reason: error.to_string(),
         })?;
-        Ok(model.load_record(self.record::<B, _>(MODEL, state.checksums[0], device)?))
+        Ok(model.load_record(self.record::<B, _>(name, expected, device)?))
     }
 
     /// Loads the record of the optimizer.
@@ -482,13 +556,17 @@ mod tests {
             totals: Totals { loss: 0.1 + 0.2, ..Totals::default() },
             history: accuracies.iter().enumerate().map(record).collect(),
             checksums: [0; 2],
+            ema_checksum: None,
         }
     }
+
+    /// A run without averaged weights.
+    const NO_EMA: Option<&Model> = None;
 
     fn save(run: &RunFolder, accuracies: &[f64], keep: usize) -> Checkpoint {
         let model: Model = config(4).init(&Default::default());
         run.create("").unwrap();
-        run.save(state(accuracies), &model, accuracies.len(), keep).unwrap()
+        run.save(state(accuracies), &model, NO_EMA, accuracies.len(), keep).unwrap()
     }
 
     fn names(run: &RunFolder) -> Vec<String> {
@@ -514,7 +592,7 @@ mod tests {
         // Burn draws parameters at the first use: a clone of an unused model is another model.
         let expected = logits(&model);
         run.create("").unwrap();
-        let saved = run.save(state(&[0.5]), &model, 77_usize, 2).unwrap();
+        let saved = run.save(state(&[0.5]), &model, NO_EMA, 77_usize, 2).unwrap();
         let found = Checkpoint::find(run.path(), false).unwrap();
         assert_eq!(found, saved);
         assert_eq!(Checkpoint::find(saved.path(), false).unwrap(), saved);
@@ -523,6 +601,48 @@ mod tests {
         assert_eq!(State { checksums: [0; 2], ..loaded.clone() }, state(&[0.5]));
         assert_eq!(found.optimizer::<TestBackend, usize>(&loaded, &device).unwrap(), 77);
         assert_eq!(logits(&found.model(&loaded, &device).unwrap()), expected);
+    }
+
+    #[test]
+    fn averaged_weights_are_saved_and_used() {
+        let (_root, run) = new_run();
+        let device = Default::default();
+        let (model, ema): (Model, Model) = (config(4).init(&device), config(4).init(&device));
+        let (trained, averaged) = (logits(&model), logits(&ema));
+        assert_ne!(trained, averaged);
+        run.create("").unwrap();
+        let checkpoint = run.save(state(&[0.5]), &model, Some(&ema), 0_usize, 2).unwrap();
+        let loaded = checkpoint.state().unwrap();
+        assert_eq!(logits(&checkpoint.model(&loaded, &device).unwrap()), averaged);
+        assert_eq!(logits(&checkpoint.ema(&loaded, &device).unwrap().unwrap()), averaged);
+        assert_eq!(logits(&checkpoint.trained_model(&loaded, &device).unwrap()), trained);
+
+        checkpoint.expect_average(&loaded, 0.5).unwrap();
+        let error = checkpoint.expect_average(&loaded, 0.0).unwrap_err().to_string();
+        assert!(error.contains("has its averaged weights") && error.contains("ema_decay = 0;"), "{error}");
+        let error = checkpoint.expect_average(&state(&[]), 0.5).unwrap_err().to_string();
+        assert!(error.contains("has no averaged weights") && error.contains("ema_decay = 0.5;"), "{error}");
+        // Not a fall-back to other weights, but an error.
+        fs::write(checkpoint.path().join(EMA), b"x").unwrap();
+        let error = checkpoint.model::<TestBackend>(&loaded, &device).unwrap_err();
+        assert!(
+            matches!(error, CheckpointError::Damaged { .. }) && error.to_string().contains("ema.mpk"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn checkpoints_of_the_first_format_are_read() {
+        let (_root, run) = new_run();
+        let checkpoint = save(&run, &[0.5], 1);
+        let state = checkpoint.state().unwrap();
+        let path = checkpoint.path().join(STATE);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("ema"), "{text}");
+        fs::write(&path, text.replace("\"format\": 2", "\"format\": 1")).unwrap();
+        let first = checkpoint.state().unwrap();
+        assert_eq!((first.format, first.ema_checksum), (1, None));
+        assert_eq!(State { format: FORMAT, ..first }, state);
     }
 
     #[test]
@@ -544,15 +664,15 @@ mod tests {
         run.create("").unwrap();
         // The first epoch, interrupted three times: `keep` holds although none is the best.
         for updates_done in 1..=3 {
-            run.save(State { updates_done, ..state(&[]) }, &model, 0_usize, 2).unwrap();
+            run.save(State { updates_done, ..state(&[]) }, &model, NO_EMA, 0_usize, 2).unwrap();
         }
         assert_eq!(names(&run), ["epoch-0000-update-00002", "epoch-0000-update-00003"]);
         let error = Checkpoint::find(run.path(), true).unwrap_err();
         assert!(matches!(&error, CheckpointError::NotValidated { path } if path == run.path()), "{error}");
         assert!(error.to_string().contains("leave --best out"), "{error}");
         // Half of the second epoch: the best is what the first one left.
-        run.save(state(&[0.5]), &model, 0_usize, 2).unwrap();
-        run.save(State { updates_done: 5, ..state(&[0.5]) }, &model, 0_usize, 2).unwrap();
+        run.save(state(&[0.5]), &model, NO_EMA, 0_usize, 2).unwrap();
+        run.save(State { updates_done: 5, ..state(&[0.5]) }, &model, NO_EMA, 0_usize, 2).unwrap();
         assert!(Checkpoint::find(run.path(), true).unwrap().path().ends_with("epoch-0001"));
     }
 
@@ -582,7 +702,7 @@ mod tests {
         let model: Model = config(4).init(&Default::default());
         run.create("").unwrap();
         for (epoch, updates_done) in [(2, 0), (1, 10), (2, 3), (1, 2)] {
-            run.save(State { epoch, updates_done, ..state(&[0.5]) }, &model, 0_usize, 9).unwrap();
+            run.save(State { epoch, updates_done, ..state(&[0.5]) }, &model, NO_EMA, 0_usize, 9).unwrap();
         }
         assert_eq!(
             names(&run),
@@ -598,7 +718,7 @@ mod tests {
         // A file in the place of the temporary folder: nothing can be created in it.
         fs::write(run.path().join("checkpoints").join(".epoch-0002.tmp"), b"").unwrap();
         let model: Model = config(4).init(&Default::default());
-        let error = run.save(state(&[0.5, 0.6]), &model, 0_usize, 1).unwrap_err();
+        let error = run.save(state(&[0.5, 0.6]), &model, NO_EMA, 0_usize, 1).unwrap_err();
         assert!(matches!(error, CheckpointError::Write { .. }), "{error}");
         assert!(error.to_string().contains("epoch-0002"), "{error}");
         assert_eq!(names(&run), ["epoch-0001"]);

@@ -15,9 +15,10 @@ pub struct EpochRecord {
     pub updates: usize,
     /// Learning rate of the last update.
     pub lr: f64,
-    /// Over the training images, while the model changed, with augmentation and label smoothing.
+    /// Over the training images, while the model changed, with augmentation and label smoothing. Of mixed images, the loss is
+    /// that of the soft targets, and an image is right if the model names its own label.
     pub train: Scores,
-    /// Over the validation images, after the epoch.
+    /// Over the validation images, after the epoch, with the averaged weights if the run has them.
     pub val: Scores,
     /// Images of both splits that could not be read.
     pub unreadable: usize,

@@ -52,7 +52,7 @@ impl Totals {
 /// Means over the images of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// Cross-entropy (with smoothed labels in training).
+    /// Cross-entropy (with smoothed labels in training, and soft targets of mixed images).
     pub loss: f64,
     /// Share of right answers, 0 to 1.
     pub accuracy: f64,

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use wtconvnext::WtConvNextConfig;
 
 use super::checkpoint::{Checkpoint, RunFolder, State};
+use super::dtype::ForwardDtype;
 use super::progress::Display;
 use super::run::{Outcome, TrainTask};
 use crate::backend::{BackendTask, TrainBackend};
-use crate::config::{ConfigLayer, TrainConfig};
+use crate::config::{ConfigArgs, TrainConfig};
 use crate::data::decode::decode_rgb;
 use crate::data::folder::{ImageFolder, Splits, shipped};
 use crate::error::Error;
@@ -20,9 +21,6 @@ use crate::runs;
 /// Flags of `train`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct TrainArgs {
-    /// TOML file with any of the keys below (with _ for -); flags win over it
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub config: Option<PathBuf>,
     /// Folder of the run [default: runs/NETWORK-SIZE-DATA]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: Option<PathBuf>,
@@ -32,9 +30,12 @@ pub struct TrainArgs {
     /// Stop, as Ctrl-C would, after so many updates (to be resumed; for queues with a time limit)
     #[arg(long, value_name = "N")]
     pub stop_after: Option<usize>,
+    /// Print the whole configuration, of defaults, preset, file and flags, as TOML for --config, and train nothing
+    #[arg(long, conflicts_with = "resume")]
+    pub print_config: bool,
     /// What the run depends on.
-    #[command(flatten, next_help_heading = "Configuration")]
-    pub layer: ConfigLayer,
+    #[command(flatten)]
+    pub settings: ConfigArgs,
 }
 
 /// A run whose configuration and data have been checked.
@@ -56,15 +57,10 @@ impl Prepared {
     ///
     /// Any [`Error`]; nothing has been written.
     pub fn new(args: TrainArgs) -> Result<Self, Error> {
-        let layer = match &args.config {
-            Some(path) => args.layer.over(ConfigLayer::read(path)?),
-            None => args.layer,
-        };
         let (config, data, run) = if args.resume {
-            resumed(layer, args.out)?
+            resumed(&args.settings, args.out)?
         } else {
-            let config = TrainConfig::from_layer(layer)?;
-            let (config, data) = with_data(config)?;
+            let (config, data) = with_data(args.settings.resolve()?)?;
             let run = RunFolder::new(args.out.unwrap_or_else(|| runs::default_folder(&config, &data)));
             (config, data, run)
         };
@@ -82,11 +78,12 @@ impl Prepared {
             log::warn!("{advice}");
         }
         // Building the model is the only complete check of its configuration. Its parameters are not drawn yet.
-        config.backend.run(CheckModel(&model))??;
+        config.backend.run(CheckModel(&model, config.dtype))??;
         let mut resume_from = None;
         if let Some(checkpoint) = last {
             let state = checkpoint.state()?;
             checkpoint.expect_model(&state, &model)?;
+            checkpoint.expect_average(&state, config.ema_decay)?;
             same_images(&state, &splits, &data)?;
             resume_from = Some((checkpoint, state));
         }
@@ -110,31 +107,33 @@ impl Prepared {
     }
 }
 
-/// Builds a model to see whether it can be built.
-struct CheckModel<'a>(&'a WtConvNextConfig);
+/// Builds a model to see whether it can be built, and whether the backend has its type.
+struct CheckModel<'a>(&'a WtConvNextConfig, ForwardDtype);
 
 impl BackendTask for CheckModel<'_> {
-    type Output = Result<(), wtconvnext::ConfigError>;
+    type Output = Result<(), Error>;
 
     fn run<B: TrainBackend>(self, device: B::Device) -> Self::Output {
-        self.0.try_init::<B>(&device).map(drop)
+        self.1.check::<B>(&device)?;
+        self.0.try_init::<B>(&device)?;
+        Ok(())
     }
 }
 
 /// Configuration, data and folder of a run that `--resume` continues.
-fn resumed(layer: ConfigLayer, out: Option<PathBuf>) -> Result<(TrainConfig, PathBuf, RunFolder), Error> {
+fn resumed(settings: &ConfigArgs, out: Option<PathBuf>) -> Result<(TrainConfig, PathBuf, RunFolder), Error> {
     let run = match out {
         Some(out) => RunFolder::new(out),
         None => {
             // The flags that named the folder when the run began name it again.
-            let (config, data) = with_data(TrainConfig::from_layer(layer.clone())?)?;
+            let (config, data) = with_data(settings.resolve()?)?;
             RunFolder::new(runs::default_folder(&config, &data))
         }
     };
     if !run.config_file().is_file() {
         return Err(Error::NothingToResume { path: run.path().to_path_buf() });
     }
-    let config = TrainConfig::resume(TrainConfig::read(&run.config_file())?, &layer)?;
+    let config = settings.resume(TrainConfig::read(&run.config_file())?)?;
     let (config, data) = with_data(config)?;
     Ok((config, data, run))
 }

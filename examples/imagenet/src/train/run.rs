@@ -14,6 +14,8 @@ use std::time::Instant;
 use wtconvnext::{WtConvNext, WtConvNextConfig};
 
 use super::checkpoint::{Checkpoint, CheckpointError, RunFolder, State};
+use super::clip::clip_by_norm;
+use super::ema::Ema;
 use super::history::{EpochRecord, curves};
 use super::metrics::{EpochMetrics, Pace, Totals};
 use super::optimizer::GroupedAdamW;
@@ -70,6 +72,8 @@ struct Trainer<B: TrainBackend> {
     device: B::Device,
     model: WtConvNext<B>,
     optimizer: GroupedAdamW<WtConvNext<B>, B>,
+    /// Averaged weights, which validation uses.
+    ema: Option<Ema<WtConvNext<B::InnerBackend>>>,
     schedule: WarmupCosine,
     train: Loader,
     val: Loader,
@@ -101,32 +105,28 @@ impl<B: TrainBackend> Trainer<B> {
         let workers = Workers::start(config.workers)?;
         let classes = splits.train.classes().to_vec();
         let images = [splits.train.len(), splits.val.len()];
-        let augment = Transform::Train {
-            input_size: config.input_size,
-            crop_scale: config.crop_scale,
-            crop_ratio: config.crop_ratio,
-            flip: config.flip,
-        };
         let centre = Transform::Eval { input_size: config.input_size, crop_fraction: config.crop_fraction };
-        let train = Loader::new(Arc::new(splits.train), augment, config.seed, workers.clone());
+        let train = Loader::for_training(Arc::new(splits.train), &config, workers.clone());
         let val = Loader::new(Arc::new(splits.val), centre, config.seed, workers);
 
         let per_epoch = updates_per_epoch(images[0], config.batch_size, config.accumulate);
         let warmup = (config.warmup_epochs * per_epoch as f64).round() as usize;
         let schedule = WarmupCosine::new(config.lr, config.min_lr, warmup, config.epochs * per_epoch);
 
-        let (model, optimizer, schedule, state) = match resume_from {
+        let (model, ema, optimizer, schedule, state) = match resume_from {
             Some((checkpoint, state)) => {
-                let model = checkpoint.model(&state, &device)?;
+                let model = checkpoint.trained_model(&state, &device)?;
+                let ema = checkpoint.ema(&state, &device)?;
                 let optimizer = GroupedAdamW::new(&model, config.weight_decay);
                 let optimizer = optimizer.load_record(checkpoint.optimizer(&state, &device)?);
                 display.line(format_args!("resuming from {}", checkpoint.path().display()));
                 let schedule = schedule.load_record::<B>(state.schedule);
                 // The folder may have moved.
-                (model, optimizer, schedule, State { data, ..state })
+                (model, ema, optimizer, schedule, State { format: State::FORMAT, data, ..state })
             }
             None => {
                 let model = init(&model_config, config.seed, &device)?;
+                let ema = (config.ema_decay > 0.0).then(|| model.valid());
                 let optimizer = GroupedAdamW::new(&model, config.weight_decay);
                 let state = State {
                     format: State::FORMAT,
@@ -142,8 +142,9 @@ impl<B: TrainBackend> Trainer<B> {
                     totals: Totals::default(),
                     history: Vec::new(),
                     checksums: [0; 2],
+                    ema_checksum: None,
                 };
-                (model, optimizer, schedule, state)
+                (model, ema, optimizer, schedule, state)
             }
         };
         display.register(&EpochMetrics::<B::InnerBackend>::new(state.classes.len(), Totals::default()));
@@ -159,6 +160,7 @@ impl<B: TrainBackend> Trainer<B> {
         display.line(format_args!("writing to {}", run.path().display()));
         Ok(Self {
             batcher: ImageBatcher { input_size: config.input_size as usize },
+            ema: ema.map(|model| Ema::new(model, config.ema_decay)),
             config,
             device,
             model,
@@ -198,7 +200,8 @@ impl<B: TrainBackend> Trainer<B> {
                 return Err(Error::Diverged { loss, epoch, update });
             }
             self.finish_epoch(&val, seconds, images_per_second);
-            saved = self.write_history().and_then(|()| self.save().map(drop));
+            let written = self.write_history();
+            saved = self.save().map(drop).and(written);
             if let Err(error) = &saved {
                 // The disk may have room again after the next epoch, and the earlier checkpoints are unharmed.
                 log::error!("no checkpoint of epoch {}: {error}", self.state.epoch - 1);
@@ -275,7 +278,7 @@ impl<B: TrainBackend> Trainer<B> {
         let seed = stream(self.config.seed, Stream::Update, self.state.schedule as u64, 0).random();
         B::seed(&self.device, seed);
         let lr = self.schedule.step();
-        let mut gradients = UpdateGradients::new(plan.update(update).len());
+        let mut gradients = UpdateGradients::new(plan.update(update).len(), self.config.dtype);
         let mut outputs = Vec::new();
         let mut unreadable = 0;
         for remaining in (1..=plan.batches(update)).rev() {
@@ -287,14 +290,21 @@ impl<B: TrainBackend> Trainer<B> {
                 outputs.push(gradients.add(
                     &self.model,
                     batch.samples,
+                    batch.lambda,
                     &self.batcher,
                     &self.device,
                     smoothing,
                 ));
             }
         }
-        if let Some(gradients) = gradients.finish(&self.model) {
+        if let Some(mut gradients) = gradients.finish(&self.model) {
+            if self.config.clip_grad > 0.0 {
+                clip_by_norm(&mut gradients, &self.model, self.config.clip_grad);
+            }
             self.model = self.optimizer.step(lr, self.model.clone(), gradients);
+            if let Some(ema) = &mut self.ema {
+                ema.update(&self.model.valid());
+            }
         }
         self.state.updates_done = update + 1;
         self.state.schedule = self.schedule.to_record::<B>();
@@ -338,7 +348,7 @@ impl<B: TrainBackend> Trainer<B> {
 
     /// Evaluates the model on the validation images; `None` if that was interrupted.
     fn validate(&mut self) -> Result<Option<Evaluation>, Error> {
-        let model = self.model.valid();
+        let model = self.ema.as_ref().map_or_else(|| self.model.valid(), |ema| ema.model().clone());
         let mut batch = 0;
         let Self { display, interrupter, config, state, val, device, .. } = self;
         evaluate::<<B as AutodiffBackend>::InnerBackend>(
@@ -394,7 +404,8 @@ impl<B: TrainBackend> Trainer<B> {
 
     fn save(&self) -> Result<Checkpoint, CheckpointError> {
         let optimizer = self.optimizer.to_record();
-        self.run.save::<B>(self.state.clone(), &self.model, optimizer, self.config.keep)
+        let ema = self.ema.as_ref().map(Ema::model);
+        self.run.save(self.state.clone(), &self.model, ema, optimizer, self.config.keep)
     }
 }
 

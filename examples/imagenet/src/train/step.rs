@@ -7,7 +7,8 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor};
 use wtconvnext::WtConvNext;
 
-use super::loss::cross_entropy;
+use super::dtype::ForwardDtype;
+use super::loss::{cross_entropy, mixed_targets, soft_cross_entropy};
 use crate::backend::TrainBackend;
 use crate::data::batch::{ImageBatch, ImageBatcher, Sample};
 
@@ -28,6 +29,7 @@ pub struct BatchOutput<B: Backend> {
 /// (Burn's `GradientsAccumulator` alone adds the gradients of the batches' means.)
 pub struct UpdateGradients<B: AutodiffBackend> {
     gradients: GradientsAccumulator<WtConvNext<B>>,
+    dtype: ForwardDtype,
     /// Images that the update should have.
     planned: usize,
     /// Images that went through the model.
@@ -35,24 +37,32 @@ pub struct UpdateGradients<B: AutodiffBackend> {
 }
 
 impl<B: TrainBackend> UpdateGradients<B> {
-    /// An update of `planned` images.
-    pub fn new(planned: usize) -> Self {
-        Self { gradients: GradientsAccumulator::new(), planned, seen: 0 }
+    /// An update of `planned` images. Batches go through the model in `dtype`; losses and gradients are f32.
+    pub fn new(planned: usize, dtype: ForwardDtype) -> Self {
+        Self { gradients: GradientsAccumulator::new(), dtype, planned, seen: 0 }
     }
 
-    /// Adds one batch, forward and backward.
+    /// Adds one batch, forward and backward. `lambda` is the share that each image kept of itself, if they were mixed.
     pub fn add(
         &mut self,
         model: &WtConvNext<B>,
         samples: Vec<Sample>,
+        lambda: Option<f64>,
         batcher: &ImageBatcher,
         device: &B::Device,
         label_smoothing: f64,
     ) -> BatchOutput<B::InnerBackend> {
         self.seen += samples.len();
         let ImageBatch { images, labels }: ImageBatch<B> = batcher.batch(samples, device);
-        let logits = model.forward(images);
-        let losses = cross_entropy(logits.clone(), labels.clone(), label_smoothing);
+        let logits = self.dtype.forward(model, images);
+        let losses = match lambda {
+            None => cross_entropy(logits.clone(), labels.clone(), label_smoothing),
+            Some(lambda) => {
+                let [_, classes] = logits.dims();
+                let targets = mixed_targets(labels.clone(), classes, lambda, label_smoothing);
+                soft_cross_entropy(logits.clone(), targets)
+            }
+        };
         let loss = losses.clone().sum() / self.planned as f64;
         let gradients = GradientsParams::from_grads(loss.backward(), model);
         self.gradients.accumulate(model, gradients);
@@ -121,6 +131,15 @@ mod tests {
     }
 
     fn gradients(model: &Model, batches: &[&[Sample]], planned: usize) -> Vec<f64> {
+        mixed_gradients(model, batches, planned, None)
+    }
+
+    fn mixed_gradients(
+        model: &Model,
+        batches: &[&[Sample]],
+        planned: usize,
+        lambda: Option<f64>,
+    ) -> Vec<f64> {
         struct Collect(GradientsParams, Vec<f64>);
         impl ModuleVisitor<TestAutodiff> for Collect {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<TestAutodiff, D>>) {
@@ -131,9 +150,9 @@ mod tests {
 
         let device = Default::default();
         let batcher = ImageBatcher { input_size: SIZE };
-        let mut update = UpdateGradients::new(planned);
+        let mut update = UpdateGradients::new(planned, ForwardDtype::F32);
         for batch in batches {
-            update.add(model, batch.to_vec(), &batcher, &device, 0.1);
+            update.add(model, batch.to_vec(), lambda, &batcher, &device, 0.1);
         }
         let mut collect = Collect(update.finish(model).unwrap(), Vec::new());
         model.visit(&mut collect);
@@ -161,6 +180,21 @@ mod tests {
     }
 
     #[test]
+    fn mixed_targets_are_a_mixture_of_losses() {
+        let model = model(&Default::default());
+        let all = samples();
+        let relabelled: Vec<Sample> = all
+            .iter()
+            .zip(all.iter().rev())
+            .map(|(sample, other)| Sample { label: other.label, ..sample.clone() })
+            .collect();
+        let (own, other) = (gradients(&model, &[&all], 8), gradients(&model, &[&relabelled], 8));
+        let mixture: Vec<f64> = own.iter().zip(&other).map(|(own, other)| 0.7 * own + 0.3 * other).collect();
+        assert_close(&mixed_gradients(&model, &[&all], 8, Some(0.7)), &mixture);
+        assert_close(&mixed_gradients(&model, &[&all], 8, Some(1.0)), &own);
+    }
+
+    #[test]
     fn images_that_cannot_be_read_do_not_count() {
         let model = model(&Default::default());
         let all = samples();
@@ -171,6 +205,6 @@ mod tests {
     #[test]
     fn an_update_without_images_has_no_gradient() {
         let model = model(&Default::default());
-        assert!(UpdateGradients::new(8).finish(&model).is_none());
+        assert!(UpdateGradients::new(8, ForwardDtype::F32).finish(&model).is_none());
     }
 }
