@@ -1,15 +1,10 @@
 //! A contact sheet of training images as the model is given them, to look at before a long run.
 
-use ab_glyph::{Font, FontRef, PxScale, ScaleFont, point};
 use burn::data::dataset::Dataset;
 use clap::{Args, ValueHint};
-use image::codecs::png::PngEncoder;
-use image::imageops::{self, FilterType};
-use image::{ImageEncoder, Rgb, RgbImage};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::atomic;
 use crate::config::ConfigArgs;
 use crate::count::count;
 use crate::data::augment::denormalize;
@@ -18,6 +13,7 @@ use crate::data::decode::Failures;
 use crate::data::folder::ImageFolder;
 use crate::data::loader::{HostBatch, Loader, Workers};
 use crate::data::plan::EpochPlan;
+use crate::drawing::{Align, BLACK, Canvas, png_path, text_width};
 use crate::error::Error;
 
 /// Smaller images are enlarged to this many pixels at least, by a whole factor.
@@ -26,13 +22,14 @@ const CELL: u32 = 112;
 const MARGIN: u32 = 4;
 /// Height of a line of text, of which an image has two.
 const LINE: u32 = 14;
-const BACKGROUND: Rgb<u8> = Rgb([255, 255, 255]);
+/// Height of its letters.
+const LETTERS: u32 = LINE - 1;
 
 /// Flags of `preview`.
 #[derive(Args, Clone, Debug)]
 pub struct PreviewArgs {
     /// PNG file to write
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, default_value = "preview.png")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = png_path, default_value = "preview.png")]
     pub out: PathBuf,
     /// Rows of the sheet: batches, from the first of the first epoch on
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -71,8 +68,7 @@ pub fn run(args: &PreviewArgs) -> Result<(), Error> {
         return Err(Error::Unreadable { path: files.path().to_path_buf(), images: files.len(), first });
     }
     let sheet = sheet(&batches, files.classes(), loader.input_size() as u32, u32::from(args.columns));
-    let io_error = |source| Error::Io { path: args.out.clone(), source };
-    atomic::write_file(&args.out, &png(&sheet)).map_err(io_error)?;
+    sheet.save(&args.out)?;
     println!(
         "{}: {} of {}, the first {} of each",
         args.out.display(),
@@ -83,33 +79,30 @@ pub fn run(args: &PreviewArgs) -> Result<(), Error> {
     Ok(())
 }
 
-fn png(image: &RgbImage) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    PngEncoder::new(&mut bytes)
-        .write_image(image, image.width(), image.height(), image::ExtendedColorType::Rgb8)
-        .expect("memory takes every image");
-    bytes
-}
-
 /// One row for each batch, one column for each of its first images, with the labels below.
-fn sheet(batches: &[HostBatch], classes: &[String], side: u32, columns: u32) -> RgbImage {
-    let font = FontRef::try_from_slice(dejavu::sans::regular()).expect("the font is one");
+fn sheet(batches: &[HostBatch], classes: &[String], side: u32, columns: u32) -> Canvas {
     let factor = CELL.div_ceil(side);
     let (width, height) = (side * factor + 2 * MARGIN, side * factor + 2 * LINE + 2 * MARGIN);
-    let mut sheet = RgbImage::from_pixel(columns * width, batches.len() as u32 * height, BACKGROUND);
+    let mut sheet = Canvas::new(columns * width, batches.len() as u32 * height);
     for (row, batch) in (0..).zip(batches) {
         for (column, sample) in (0..columns).zip(&batch.samples) {
-            let (left, top) = (column * width + MARGIN, row * height + MARGIN);
-            let picture = denormalize(&sample.pixels, side);
-            let picture = imageops::resize(&picture, side * factor, side * factor, FilterType::Nearest);
-            imageops::replace(&mut sheet, &picture, left.into(), top.into());
+            let (left, top) = (i64::from(column * width + MARGIN), i64::from(row * height + MARGIN));
+            sheet.picture(&denormalize(&sample.pixels, side), left, top, factor);
             for (line, text) in (0..).zip(labels(batch, column as usize, classes)) {
-                let line_top = top + side * factor + line * LINE;
-                write(&mut sheet, &font, [left, line_top], side * factor, &text);
+                let line_top = top + i64::from(side * factor + line * LINE);
+                let text = fitted(&text, side * factor);
+                sheet.text(text, left, line_top, LETTERS, Align::Left, BLACK);
             }
         }
     }
     sheet
+}
+
+/// As much of `text` as fits `width` pixels.
+fn fitted(text: &str, width: u32) -> &str {
+    let ends = text.char_indices().map(|(index, character)| index + character.len_utf8());
+    let end = ends.take_while(|&end| text_width(&text[..end], LETTERS) <= width).last();
+    &text[..end.unwrap_or(0)]
 }
 
 /// The label of an image, or the shares of its own and its counterpart's.
@@ -124,37 +117,13 @@ fn labels(batch: &HostBatch, index: usize, classes: &[String]) -> Vec<String> {
     }
 }
 
-/// Writes `text` in black into the line at `[left, top]`, cut off after `width` pixels.
-fn write(sheet: &mut RgbImage, font: &FontRef<'_>, [left, top]: [u32; 2], width: u32, text: &str) {
-    let scaled = font.as_scaled(PxScale::from(LINE as f32 - 1.0));
-    let end = (left + width) as f32;
-    let mut pen = point(left as f32, top as f32 + scaled.ascent());
-    for character in text.chars() {
-        let glyph = scaled.scaled_glyph(character);
-        let advance = scaled.h_advance(glyph.id);
-        if pen.x + advance > end {
-            break;
-        }
-        let glyph = font.outline_glyph(ab_glyph::Glyph { position: pen, ..glyph });
-        pen.x += advance;
-        let Some(outline) = glyph else { continue };
-        let bounds = outline.px_bounds();
-        outline.draw(|x, y, coverage| {
-            let (x, y) = (bounds.min.x + x as f32, bounds.min.y + y as f32);
-            if x >= 0.0
-                && y >= 0.0
-                && let Some(pixel) = sheet.get_pixel_mut_checked(x as u32, y as u32)
-            {
-                pixel.0 = pixel.0.map(|value| (f32::from(value) * (1.0 - coverage.min(1.0))) as u8);
-            }
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use image::{Rgb, RgbImage, imageops};
+
     use super::*;
     use crate::data::augment::normalize;
+    use crate::drawing::WHITE;
 
     fn picture(color: [u8; 3]) -> RgbImage {
         RgbImage::from_fn(50, 50, |x, y| Rgb([color[0] + x as u8, color[1] + y as u8, color[2]]))
@@ -171,11 +140,11 @@ mod tests {
     }
 
     /// Pixels that are not background.
-    fn ink(sheet: &RgbImage, left: u32, top: u32, width: u32, height: u32) -> usize {
-        imageops::crop_imm(sheet, left, top, width, height)
+    fn ink(sheet: &Canvas, left: u32, top: u32, width: u32, height: u32) -> usize {
+        imageops::crop_imm(sheet.image(), left, top, width, height)
             .to_image()
             .pixels()
-            .filter(|pixel| **pixel != BACKGROUND)
+            .filter(|pixel| **pixel != WHITE)
             .count()
     }
 
@@ -183,9 +152,10 @@ mod tests {
     fn images_are_drawn_as_they_are_and_enlarged() {
         // 50 pixels are enlarged three times: cells of 158 x 186.
         let sheet = sheet(&[batch(None), batch(None)], &classes(), 50, 2);
-        assert_eq!(sheet.dimensions(), (2 * 158, 2 * 186));
+        assert_eq!(sheet.image().dimensions(), (2 * 158, 2 * 186));
         for (row, column, color) in [(0, 0, [10, 20, 30]), (0, 1, [40, 50, 60]), (1, 0, [10, 20, 30])] {
-            let drawn = imageops::crop_imm(&sheet, column * 158 + 4, row * 186 + 4, 150, 150).to_image();
+            let drawn =
+                imageops::crop_imm(sheet.image(), column * 158 + 4, row * 186 + 4, 150, 150).to_image();
             let expected = RgbImage::from_fn(150, 150, |x, y| *picture(color).get_pixel(x / 3, y / 3));
             assert_eq!(drawn, expected, "row {row}, column {column}");
         }
