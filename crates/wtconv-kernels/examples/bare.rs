@@ -200,7 +200,9 @@ mod bench {
             let (x_tensor, dy_tensor, out_tensor) = (tensor(&x_handle), tensor(&dy_handle), tensor(&out));
             let parameters = Parameters {
                 filters: &filters_handle,
+                filter_strides: Parameters::contiguous_filters(kernel_size, levels),
                 scales: Some(&scales_handle),
+                scale_strides: Parameters::contiguous_scales(levels),
                 bias: Some(&bias_handle),
                 kernel_size,
                 levels,

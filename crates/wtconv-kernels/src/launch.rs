@@ -26,15 +26,19 @@ pub struct Tensor<'a> {
     pub dtype: Dtype,
 }
 
-/// The packed parameters, each contiguous. Filter 0 of a channel is the base filter, filter `1 + 4 (l - 1) + s` belongs to
-/// subband `s` (LL, LH, HL, HH) of level `l`.
+/// The packed parameters. Filter 0 of a channel is the base filter, filter `1 + 4 (l - 1) + s` belongs to subband `s` (LL, LH, HL,
+/// HH) of level `l`. Allocators pad the rows of small tensors, so that filters and scales are read by strides.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters<'a> {
     /// `[channels, 1 + 4 levels, kernel_size, kernel_size]`.
     pub filters: &'a Handle,
+    /// Elements from one channel, filter and row of taps to the next; the taps of a row are neighbours.
+    pub filter_strides: [usize; 3],
     /// `[channels, 1 + 4 levels]`; all 1 where there are none.
     pub scales: Option<&'a Handle>,
-    /// `[channels]`.
+    /// Elements from one channel and scale to the next.
+    pub scale_strides: [usize; 2],
+    /// `[channels]`, contiguous.
     pub bias: Option<&'a Handle>,
     /// Side of the filters.
     pub kernel_size: usize,
@@ -42,6 +46,36 @@ pub struct Parameters<'a> {
     pub levels: usize,
     /// Element type of all of them.
     pub dtype: Dtype,
+}
+
+impl Parameters<'_> {
+    /// `filter_strides` of contiguous filters.
+    pub const fn contiguous_filters(kernel_size: usize, levels: usize) -> [usize; 3] {
+        let taps = kernel_size * kernel_size;
+        [(1 + 4 * levels) * taps, taps, kernel_size]
+    }
+
+    /// `scale_strides` of contiguous scales.
+    pub const fn contiguous_scales(levels: usize) -> [usize; 2] {
+        [1 + 4 * levels, 1]
+    }
+
+    /// Elements that the filters and the scales of `channels` channels span; `None` where that overflows.
+    fn spans(&self, channels: usize) -> [Option<usize>; 2] {
+        let filters = 1 + 4 * self.levels;
+        let span = |extents: &[usize], strides: &[usize]| {
+            let last = extents.iter().zip(strides).try_fold(0usize, |last, (extent, stride)| {
+                (extent - 1).checked_mul(*stride).and_then(|far| last.checked_add(far))
+            });
+            last.and_then(|last| last.checked_add(1))
+        };
+        let [channel, filter, row] = self.filter_strides;
+        let side = self.kernel_size;
+        [
+            span(&[channels, filters, side, side], &[channel, filter, row, 1]),
+            span(&[channels, filters], &self.scale_strides),
+        ]
+    }
 }
 
 /// A tensor that a launch has allocated, of its input's shape and type.
@@ -212,10 +246,12 @@ fn describe(
     let [batch, channels, height, width] = x.shape;
     let Parameters { kernel_size, levels, dtype, .. } = *parameters;
     let problem = Problem { batch, channels, height, width, kernel_size, levels };
-    let filters = channels * problem.filters();
+    let empty = channels == 0 || kernel_size == 0;
+    let spans = if empty { [Some(0); 2] } else { parameters.spans(channels) };
+    let [filters, scales] = spans.map(|span| span.unwrap_or(usize::MAX));
     let sizes = [
-        ("filters", Some(parameters.filters), filters * kernel_size * kernel_size),
-        ("scales", parameters.scales, filters),
+        ("filters", Some(parameters.filters), filters),
+        ("scales", parameters.scales, scales),
         ("biases", parameters.bias, channels),
     ];
     for (name, handle, expected) in sizes {
@@ -263,6 +299,12 @@ fn grid<R: Runtime>(problem: &Problem, cover: &Cover) -> GridLaunch<R> {
         cover.windows_x,
         cover.channel_groups,
     )
+}
+
+fn bank<R: Runtime>(parameters: &Parameters<'_>, skipped: usize) -> FilterBankLaunch<R> {
+    let [filter_channel, filter, filter_row] = parameters.filter_strides;
+    let [scale_channel, scale] = parameters.scale_strides;
+    FilterBankLaunch::new(skipped, filter_channel, filter, filter_row, scale_channel, scale)
 }
 
 fn count([x, y]: [u32; 2]) -> CubeCount {
@@ -354,7 +396,7 @@ fn launch_operator<R: Runtime>(
             view(&x.strided),
             view(&y.strided),
             view(&carried_strided),
-            FilterBankLaunch::new(1 + 4 * parameters.levels, skipped),
+            bank(parameters, skipped),
             grid(problem, &plan.cover),
             plan.kernel,
             x.dtype.storage(),
@@ -424,7 +466,8 @@ fn launch_gradient<R: Runtime>(client: &ComputeClient<R>, plan: &GradientPlan, i
             // Without scales nothing is written there.
             array(gradients.scales.as_ref().unwrap_or(&gradients.filters), parameters.dtype),
             array(&gradients.bias, parameters.dtype),
-            FilterBankLaunch::new(1 + 4 * parameters.levels, skipped),
+            bank(parameters, skipped),
+            1 + 4 * parameters.levels,
             problem.channels,
             plan.chunks,
             plan.reduction,

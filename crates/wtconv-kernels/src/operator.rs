@@ -101,26 +101,52 @@ impl OperatorKernel {
     }
 }
 
-/// Which of a channel's filters the kernel uses.
+/// Which of a channel's filters the kernel uses, and where they lie.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(crate) struct FilterBank {
-    /// Filters of a channel in the parameter tensors.
-    pub(crate) per_channel: usize,
     /// Filters between the base filter and the first one used: four for each level above this kernel's level 1.
     pub(crate) skipped: usize,
+    /// Elements from the filters of one channel to those of the next.
+    pub(crate) filter_channel: usize,
+    /// Elements from one filter to the next.
+    pub(crate) filter: usize,
+    /// Elements from one row of taps to the next; the taps of a row are neighbours.
+    pub(crate) filter_row: usize,
+    /// Elements from the scales of one channel to those of the next.
+    pub(crate) scale_channel: usize,
+    /// Elements from one scale to the next.
+    pub(crate) scale: usize,
 }
 
-/// Index in the parameter tensors of the kernel's filter `filter` of `channel`.
+/// Number, among a channel's filters in the parameter tensors, of the kernel's filter `filter`.
 #[cube]
-pub(crate) fn filter_index(bank: &FilterBank, channel: usize, filter: usize) -> usize {
-    let mut index = channel * bank.per_channel + filter;
+fn filter_number(bank: &FilterBank, filter: usize) -> usize {
+    let mut number = filter;
     if filter > 0 {
-        index += bank.skipped;
+        number += bank.skipped;
     }
-    index
+    number
 }
 
-/// The scale of the filter at `index` of the parameter tensors: 1 where there are no scales.
+/// Index of the first tap of the kernel's filter `filter` of `channel`.
+#[cube]
+pub(crate) fn filter_at(bank: &FilterBank, channel: usize, filter: usize) -> usize {
+    channel * bank.filter_channel + filter_number(bank, filter) * bank.filter
+}
+
+/// Elements from the first tap of a filter to tap number `tap`.
+#[cube]
+pub(crate) fn tap_at(bank: &FilterBank, tap: usize, #[comptime] kernel_size: usize) -> usize {
+    tap / kernel_size * bank.filter_row + tap % kernel_size
+}
+
+/// Index of the scale of the kernel's filter `filter` of `channel`.
+#[cube]
+pub(crate) fn scale_at(bank: &FilterBank, channel: usize, filter: usize) -> usize {
+    channel * bank.scale_channel + filter_number(bank, filter) * bank.scale
+}
+
+/// The scale at `index`: 1 where there are no scales.
 #[cube]
 pub(crate) fn scale_of<P: Float>(scales: &ComptimeOption<Array<P>>, index: usize) -> f32 {
     let scale: ComptimeOption<P> = scales.as_ref().map(|scales| scales[index]);
@@ -247,13 +273,14 @@ fn load_filters<P: Float>(
                 select(i / lanes < comptime!(kernel.filters()), i / lanes, comptime!(kernel.filters() - 1));
             let (set, filter) = filter_of(slot, kernel);
             let owner = select(channel + set < grid.channels, channel + set, grid.channels - 1);
-            let from = filter_index(bank, owner, filter);
-            factors[k] = scale_of::<P>(scales, from) * haar_norm(filter);
+            let from = filter_at(bank, owner, filter);
+            factors[k] = scale_of::<P>(scales, scale_at(bank, owner, filter)) * haar_norm(filter);
             #[unroll]
             for j in 0..per_lane {
                 let tap = last_tap(i % lanes + comptime!(j * lanes), comptime!((j + 1) * lanes), taps);
                 let source = if comptime!(kernel.rotate) { comptime!(taps - 1) - tap } else { tap };
-                values[comptime!(k * per_lane + j)] = f32::cast_from(filters[from * taps + source]);
+                values[comptime!(k * per_lane + j)] =
+                    f32::cast_from(filters[from + tap_at(bank, source, kernel.layout.kernel_size)]);
             }
         }
         #[unroll]
@@ -308,9 +335,8 @@ fn convolve<P: Float>(
         );
         convolve_tile(shared, origin, pitch, &taps, sums, rows, layout);
     } else {
-        let from = filter_index(bank, channel + set, filter);
-        let scale = scale_of::<P>(scales, from) * haar_norm(filter);
-        let first = from * comptime!(layout.kernel_size * layout.kernel_size);
+        let first = filter_at(bank, channel + set, filter);
+        let scale = scale_of::<P>(scales, scale_at(bank, channel + set, filter)) * haar_norm(filter);
         for ky in 0..kernel_size {
             let mut taps = Array::<f32>::new(kernel_size);
             #[unroll]
@@ -321,7 +347,7 @@ fn convolve<P: Float>(
                 } else {
                     tap
                 };
-                taps[kx] = f32::cast_from(filters[first + source]) * scale;
+                taps[kx] = f32::cast_from(filters[first + tap_at(bank, source, kernel_size)]) * scale;
             }
             convolve_tile_row(shared, origin + ky * pitch, pitch, &taps, sums, rows, layout);
         }
@@ -642,8 +668,8 @@ fn scaled_bias<P: Float>(
     let mut value = 0.0f32;
     if comptime!(bias.is_some()) && channel < grid.channels {
         let bias: ComptimeOption<P> = bias.as_ref().map(|bias| bias[channel]);
-        value =
-            f32::cast_from(bias.unwrap_or(P::new(0.0))) * scale_of::<P>(scales, channel * bank.per_channel);
+        value = f32::cast_from(bias.unwrap_or(P::new(0.0)))
+            * scale_of::<P>(scales, scale_at(bank, channel, 0usize));
     }
     value
 }

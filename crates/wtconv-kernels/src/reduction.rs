@@ -9,7 +9,7 @@
 
 use cubecl::prelude::*;
 
-use crate::operator::{FilterBank, filter_index, haar_norm, scale_of};
+use crate::operator::{FilterBank, filter_at, haar_norm, scale_at, scale_of, tap_at};
 use crate::window::cube_index;
 
 /// Everything the reduction kernel is compiled for.
@@ -36,6 +36,7 @@ pub(crate) fn reduction<P: Float>(
     scales_gradient: &mut Array<P>,
     bias_gradient: &mut Array<P>,
     bank: FilterBank,
+    per_channel: usize,
     channels: usize,
     chunks: usize,
     #[comptime] kernel: ReductionKernel,
@@ -53,12 +54,14 @@ pub(crate) fn reduction<P: Float>(
     let inside = channel < channels;
     let filter = slot + comptime!(1 - kernel.base as usize);
     let norm = haar_norm(filter);
-    let parameter = filter_index(&bank, channel, filter);
+    // The gradients are contiguous, the parameters need not be.
+    let parameter = channel * per_channel + filter + select(filter > 0, bank.skipped, 0usize);
+    let from = filter_at(&bank, channel, filter);
     let has_scales = comptime!(scales.is_some());
     let mut product = 0.0f32;
     let mut scale = 0.0f32;
     if inside {
-        scale = scale_of::<P>(scales, parameter);
+        scale = scale_of::<P>(scales, scale_at(&bank, channel, filter));
         let mut tap = unit;
         while tap < taps {
             let mut sum = 0.0f32;
@@ -66,9 +69,8 @@ pub(crate) fn reduction<P: Float>(
                 sum += partials[(chunk * channels + channel) * share + slot * taps + tap];
             }
             let gradient = sum * norm;
-            let at = parameter * taps + tap;
-            filters_gradient[at] = P::cast_from(gradient * scale);
-            product += gradient * f32::cast_from(filters[at]);
+            filters_gradient[parameter * taps + tap] = P::cast_from(gradient * scale);
+            product += gradient * f32::cast_from(filters[from + tap_at(&bank, tap, kernel.kernel_size)]);
             tap += comptime!(kernel.threads);
         }
     }

@@ -28,7 +28,9 @@ mod large {
             [PLANE, 64 * 9 * 9, 64 * 9].map(|count| upload(&client, &draw(count), Dtype::F32));
         let parameters = Parameters {
             filters: &filters,
+            filter_strides: Parameters::contiguous_filters(3, 2),
             scales: Some(&scales),
+            scale_strides: Parameters::contiguous_scales(2),
             bias: None,
             kernel_size: 3,
             levels: 2,

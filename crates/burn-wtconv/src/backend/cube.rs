@@ -7,6 +7,7 @@ use burn_cubecl::ops::numeric::zeros_client;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 use burn_std::Metadata;
+use burn_std::tensor::contiguous_strides;
 use wtconv_kernels::{
     DeviceLimits, Dtype, Launcher, Operands, Output, Parameters, Problem, Refusal, Strategy, Strided, Tensor,
     filter_gradient_plan, operator_plan,
@@ -42,7 +43,7 @@ where
         if route == RouteKind::TensorOps {
             return tensor_ops::forward::<Self>(x, filters, scales, bias, stride);
         }
-        let parameters = Contiguous::new(filters, scales, bias);
+        let parameters = KernelParameters::new(filters, scales, bias);
         let y = launch_strided(x, |launcher, x| launcher.forward(x, &parameters.borrow()));
         match stride {
             1 => y,
@@ -61,7 +62,7 @@ where
         if route == RouteKind::TensorOps {
             return tensor_ops::input_gradient::<Self>(dy, filters, scales, extent, stride);
         }
-        let parameters = Contiguous::new(filters, scales, None);
+        let parameters = KernelParameters::new(filters, scales, None);
         let dy = upsampled::<Self, R>(dy, extent, stride);
         launch_strided(dy, |launcher, dy| launcher.input_gradient(dy, &parameters.borrow()))
     }
@@ -83,7 +84,7 @@ where
         let [_, _, height, width] = x.shape().dims();
         let dy = upsampled::<Self, R>(dy, [height, width], stride);
         let has_bias = bias.is_some();
-        let parameters = Contiguous::new(filters, scales, bias);
+        let parameters = KernelParameters::new(filters, scales, bias);
         let launcher = Launcher::new(&x.client);
         let launch = |x: &CubeTensor<R>, dy: &CubeTensor<R>| {
             launcher.filter_gradient(&describe(x), &describe(dy), &parameters.borrow())
@@ -92,7 +93,9 @@ where
             .or_else(|_| launch(&into_contiguous(x.clone()), &into_contiguous(dy)))
             .unwrap_or_else(|refusal| panic!("the route was fused, but {refusal}"));
         let like = |parameter: &CubeTensor<R>, handle| {
-            let metadata = Metadata::new(parameter.meta.shape().clone(), parameter.meta.strides().clone());
+            let shape = parameter.meta.shape().clone();
+            let strides = contiguous_strides(&shape);
+            let metadata = Metadata::new(shape, strides);
             let (client, device) = (parameter.client.clone(), parameter.device.clone());
             CubeTensor::new(client, handle, metadata, device, parameter.dtype)
         };
@@ -170,27 +173,34 @@ fn launch_strided<R: CubeRuntime>(
     CubeTensor::new(x.client.clone(), output.handle, metadata, x.device.clone(), x.dtype)
 }
 
-/// The parameters as the kernels want them.
-struct Contiguous<R: CubeRuntime> {
+/// The parameters as the kernels want them: where they lie, as long as the taps of a row are neighbours. (Allocators pad rows, so
+/// that parameters are rarely contiguous, and a copy would cost as much as a small layer.)
+struct KernelParameters<R: CubeRuntime> {
     filters: CubeTensor<R>,
     scales: Option<CubeTensor<R>>,
     bias: Option<CubeTensor<R>>,
 }
 
-impl<R: CubeRuntime> Contiguous<R> {
+impl<R: CubeRuntime> KernelParameters<R> {
     fn new(filters: CubeTensor<R>, scales: Option<CubeTensor<R>>, bias: Option<CubeTensor<R>>) -> Self {
+        let [_, _, kernel_size, _] = filters.meta.shape().dims();
+        let rows = kernel_size == 1 || filters.meta.strides()[3] == 1;
         Self {
-            filters: into_contiguous(filters),
-            scales: scales.map(into_contiguous),
+            filters: if rows { filters } else { into_contiguous(filters) },
+            scales,
             bias: bias.map(into_contiguous),
         }
     }
 
     fn borrow(&self) -> Parameters<'_> {
         let [_, bands, kernel_size, _] = self.filters.meta.shape().dims();
+        let strides = self.filters.meta.strides();
+        let scale_strides = self.scales.as_ref().map(|scales| scales.meta.strides());
         Parameters {
             filters: &self.filters.handle,
+            filter_strides: [strides[0], strides[1], strides[2]],
             scales: self.scales.as_ref().map(|scales| &scales.handle),
+            scale_strides: scale_strides.map_or([0; 2], |strides| [strides[0], strides[1]]),
             bias: self.bias.as_ref().map(|bias| &bias.handle),
             kernel_size,
             levels: bands / 4,

@@ -17,6 +17,7 @@ pub use autodiff_contract::*;
 pub use depthwise::*;
 pub use layouts::*;
 #[cfg(feature = "cubecl")]
+#[allow(unused_imports, reason = "for the backends whose allocator can be asked")]
 pub use memory::*;
 pub use tensors::{Precision, the_device_answers};
 pub use validation::*;

@@ -77,6 +77,13 @@ fn strides_of_every_kind() {
     }
 }
 
+#[test]
+fn padded_parameters() {
+    for (shape, kernel_size, levels) in [([2, 3, 9, 12], 5, 2), ([1, 2, 13, 10], 9, 1)] {
+        check_gradient(&Case { exact: true, padded: true, ..Case::new(shape, kernel_size, levels) });
+    }
+}
+
 /// The kernel as CUDA runs it, unrolled over all taps.
 #[test]
 fn unrolled_kernel() {

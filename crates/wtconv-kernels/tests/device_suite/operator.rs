@@ -87,6 +87,15 @@ fn strides_of_every_kind() {
 }
 
 #[test]
+fn padded_parameters() {
+    for (shape, kernel_size, levels, unroll) in
+        [([2, 3, 9, 12], 5, 2, false), ([1, 2, 13, 10], 9, 1, false), ([2, 3, 12, 7], 3, 2, true)]
+    {
+        check_operator(&Case { exact: true, padded: true, unroll, ..Case::new(shape, kernel_size, levels) });
+    }
+}
+
+#[test]
 fn more_channels_than_a_cube_takes() {
     let case = Case::new([2, 41, 7, 7], 5, 2);
     check_operator(&Case {

@@ -146,6 +146,8 @@ pub struct Case {
     pub strategy: Strategy,
     /// Runs the kernels that are unrolled over all taps, on devices where that is not the rule.
     pub unroll: bool,
+    /// Leaves gaps between the rows of taps, the filters and the scales.
+    pub padded: bool,
     pub seed: u64,
 }
 
@@ -163,12 +165,27 @@ impl Case {
             dtype: Dtype::F32,
             strategy: Strategy::Auto,
             unroll: false,
+            padded: false,
             seed: 1,
         }
     }
 
     pub fn filters(&self) -> usize {
         1 + 4 * self.levels
+    }
+
+    pub fn filter_strides(&self) -> [usize; 3] {
+        if self.padded {
+            let row = self.kernel_size + 3;
+            let filter = self.kernel_size * row + 5;
+            [self.filters() * filter + 7, filter, row]
+        } else {
+            Parameters::contiguous_filters(self.kernel_size, self.levels)
+        }
+    }
+
+    pub fn scale_strides(&self) -> [usize; 2] {
+        if self.padded { [2 * self.filters() + 3, 2] } else { Parameters::contiguous_scales(self.levels) }
     }
 
     pub fn limits(&self) -> DeviceLimits {
@@ -259,13 +276,22 @@ impl Data {
         };
         let x = place(&self.x, self.case.x);
         let dy = place(&self.dy, self.case.dy);
-        let parameter = |values: &[f64]| upload(&client, values, self.case.dtype);
+        // Whatever lies between the parameters is poison.
+        let parameter = |values: &[f64], extents: [usize; 4], strides: [usize; 4]| {
+            let strided = Strided { offset: 0, strides };
+            let mut buffer = vec![f64::NAN; extents[0] * strides[0]];
+            places(&strided, extents).zip(values).for_each(|(place, value)| buffer[place] = *value);
+            upload(&client, &buffer, self.case.dtype)
+        };
+        let (channels, filters, side) = (self.case.shape[1], self.case.filters(), self.case.kernel_size);
+        let [channel, filter, row] = self.case.filter_strides();
+        let [scale_channel, scale] = self.case.scale_strides();
         Buffers {
             x,
             dy,
-            filters: parameter(&self.filters),
-            scales: parameter(&self.scales),
-            bias: self.case.with_bias.then(|| parameter(&self.bias)),
+            filters: parameter(&self.filters, [channels, filters, side, side], [channel, filter, row, 1]),
+            scales: parameter(&self.scales, [channels, filters, 1, 1], [scale_channel, scale, 1, 1]),
+            bias: self.case.with_bias.then(|| upload(&client, &self.bias, self.case.dtype)),
             client,
         }
     }
@@ -283,7 +309,9 @@ impl Buffers {
     pub fn parameters(&self, case: &Case) -> Parameters<'_> {
         Parameters {
             filters: &self.filters,
+            filter_strides: case.filter_strides(),
             scales: Some(&self.scales),
+            scale_strides: case.scale_strides(),
             bias: self.bias.as_ref(),
             kernel_size: case.kernel_size,
             levels: case.levels,
