@@ -5,6 +5,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -14,6 +15,7 @@ use crate::erf::{self, ErfArgs};
 use crate::error::Error;
 use crate::evaluate::{self, EvaluateArgs};
 use crate::export::{self, ExportArgs};
+use crate::output;
 use crate::predict::{self, PredictArgs};
 use crate::preview::{self, PreviewArgs};
 use crate::subbands::{self, SubbandsArgs};
@@ -67,9 +69,14 @@ pub fn main() -> ExitCode {
         Command::Preview(args) => preview::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Throughput(args) => throughput::run(&args).map(|()| ExitCode::SUCCESS),
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
-        ExitCode::FAILURE
+    result.unwrap_or_else(|error| match error {
+        // Whoever read it has had enough, as `head` has.
+        Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        error => {
+            // There is nowhere left to say that stderr is closed.
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
     })
 }
 
@@ -82,7 +89,7 @@ fn command() -> clap::Command {
 
 fn train(args: TrainArgs) -> Result<ExitCode, Error> {
     if args.print_config {
-        print!("{}", args.settings.resolve()?.to_toml());
+        output::text(args.settings.resolve()?.to_toml())?;
         return Ok(ExitCode::SUCCESS);
     }
     let prepared = Prepared::new(args)?;
@@ -99,14 +106,19 @@ fn train(args: TrainArgs) -> Result<ExitCode, Error> {
     let display = Display::new(interrupter.clone());
     match prepared.train(interrupter, display)? {
         Outcome::Finished { val_accuracy } => {
-            println!("checkpoints, history.json and curves.svg are in {}", folder.display());
-            println!("val accuracy: {val_accuracy:.4}");
+            output::line(format_args!(
+                "checkpoints, history.json and curves.svg are in {}",
+                folder.display()
+            ))?;
+            output::line(format_args!("val accuracy: {val_accuracy:.4}"))?;
             Ok(ExitCode::SUCCESS)
         }
         Outcome::Interrupted { checkpoint } => {
-            println!("interrupted; saved {}", checkpoint.display());
             let program = std::env::args_os().next().unwrap_or_else(|| "imagenet".into());
-            println!("continue with: {}", resume_command(&program, &folder));
+            let saved = format_args!("interrupted; saved {}", checkpoint.display());
+            // The terminal may be gone, and the exit status says it too.
+            let _ =
+                output::line(format_args!("{saved}\ncontinue with: {}", resume_command(&program, &folder)));
             Ok(ExitCode::from(EXIT_INTERRUPTED))
         }
     }

@@ -48,6 +48,9 @@ pub enum ConfigError {
         /// What is allowed.
         reason: &'static str,
     },
+    /// A number that no configuration file can hold.
+    #[error("a number is larger than {}, the largest of a configuration", i64::MAX)]
+    TooLarge,
     /// More wavelet levels than any image has.
     #[error(
         "levels = {levels:?}: must be at most {MAX_LEVELS}; at input_size = {input_size} the stages' maps are {sides:?} pixels \
@@ -156,9 +159,15 @@ impl ConfigArgs {
 
     /// What file and flags say.
     fn given(&self) -> Result<ConfigLayer, ConfigError> {
+        let flags = self.layer.clone();
+        flags.fits_toml()?;
         Ok(match &self.config {
-            Some(path) => self.layer.clone().over(ConfigLayer::read(path)?),
-            None => self.layer.clone(),
+            Some(path) => {
+                let file = ConfigLayer::read(path)?;
+                file.fits_toml()?;
+                flags.over(file)
+            }
+            None => flags,
         })
     }
 }
@@ -339,6 +348,11 @@ impl ConfigLayer {
             .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
         toml::from_str(&text)
             .map_err(|source| ConfigError::Parse { path: path.to_path_buf(), source: Box::new(source) })
+    }
+
+    /// Fails if an integer is larger than a file can hold.
+    fn fits_toml(&self) -> Result<(), ConfigError> {
+        Table::try_from(self).map(|_| ()).map_err(|_| ConfigError::TooLarge)
     }
 
     /// This layer on top of `below`.
@@ -613,6 +627,12 @@ impl TrainConfig {
 
         check(self.epochs >= 1, "epochs", &self.epochs, "must be at least 1")?;
         check(self.batch_size >= 1, "batch_size", &self.batch_size, "must be at least 1")?;
+        check(
+            self.batch_size >= 2 || (self.mixup == 0.0 && self.cutmix == 0.0),
+            "batch_size",
+            &self.batch_size,
+            "must be at least 2 with mixup or cutmix, which mix images of a batch",
+        )?;
         check(self.accumulate >= 1, "accumulate", &self.accumulate, "must be at least 1")?;
         check(self.keep >= 1, "keep", &self.keep, "must be at least 1")?;
         check(self.workers <= MAX_WORKERS, "workers", &self.workers, "must be at most 256")?;

@@ -31,6 +31,7 @@ use crate::data::loader::Workers;
 use crate::drawing::{Align, BLACK, Canvas, GREY, Scale, text_width};
 use crate::error::Error;
 use crate::model::MAX_LEVELS;
+use crate::output;
 use crate::progress;
 use crate::runs;
 use crate::train::checkpoint::{Checkpoint, State};
@@ -246,7 +247,6 @@ pub fn run(args: ErfArgs) -> Result<(), Error> {
         }
         backend.run(ModelTask { args: &args, models })??
     };
-    print!("{}", Table(&fields));
     draw(&fields).save(&args.out)?;
     let json = args.out.with_extension("json");
     let report = Report {
@@ -255,8 +255,8 @@ pub fn run(args: ErfArgs) -> Result<(), Error> {
     };
     let bytes = serde_json::to_vec_pretty(&report).expect("a report has string keys only");
     atomic::write_file(&json, &bytes).map_err(|source| Error::Io { path: json.clone(), source })?;
-    println!("written to {} and {}", args.out.display(), json.display());
-    Ok(())
+    output::text(Table(&fields))?;
+    output::line(format_args!("written to {} and {}", args.out.display(), json.display()))
 }
 
 /// At most `count` of `items`, at equal distances.

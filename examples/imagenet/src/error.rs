@@ -37,6 +37,19 @@ pub enum Error {
     /// A floating-point type.
     #[error(transparent)]
     Dtype(#[from] DtypeMissing),
+    /// A contact sheet that does not fit memory.
+    #[error(
+        "the sheet and its batches have {pixels} pixels, at most {most} are drawn: fewer --rows, or a smaller --batch-size or --input-size"
+    )]
+    Preview {
+        /// Pixels of all of them.
+        pixels: u64,
+        /// Pixels at most.
+        most: u64,
+    },
+    /// The standard output cannot be written.
+    #[error("cannot write to the standard output: {0}")]
+    Output(#[source] io::Error),
     /// A model that cannot be built.
     #[error("model: {0}")]
     Model(#[from] wtconvnext::ConfigError),
@@ -85,7 +98,7 @@ pub enum Error {
     },
     /// The loss is infinite or not a number.
     #[error(
-        "the loss became {loss} in epoch {epoch}, update {update}: try a lower --lr or more --warmup-epochs; the last checkpoint is usable"
+        "the loss became {loss} in epoch {epoch}, update {update}: try a lower --lr or more --warmup-epochs; the last checkpoint, if there is one, is usable"
     )]
     Diverged {
         /// The loss.

@@ -21,6 +21,7 @@ use crate::data::loader::{Loader, Workers};
 use crate::data::plan::EpochPlan;
 use crate::drawing::{Align, BLACK, Canvas, GREY, Scale, WHITE, text_width};
 use crate::error::Error;
+use crate::output;
 use crate::progress;
 use crate::runs;
 use crate::train::checkpoint::{Checkpoint, State};
@@ -254,18 +255,17 @@ pub fn run(args: EvaluateArgs) -> Result<(), Error> {
     let state = checkpoint.state()?;
     let data = args.data.clone().unwrap_or_else(|| state.data.clone());
     let files = ImageFolder::with_classes(&split_folder(&data, "val")?, &state.classes)?;
-    println!("{} on {}", checkpoint.path().display(), files.path().display());
+    let subject = format!("{} on {}", checkpoint.path().display(), files.path().display());
 
     let backend = args.backend;
     let evaluation = backend.run(Task { args, checkpoint: checkpoint.clone(), state, files })??;
-    println!("{evaluation}");
     let path = checkpoint.path().join("evaluation.json");
     let json = serde_json::to_vec_pretty(&evaluation).expect("an evaluation has string keys only");
     atomic::write_file(&path, &json).map_err(|source| Error::Io { path: path.clone(), source })?;
     let picture = checkpoint.path().join("confusion.png");
     evaluation.draw_confusion().save(&picture)?;
-    println!("written to {} and {}", path.display(), picture.display());
-    Ok(())
+    output::line(format_args!("{subject}\n{evaluation}"))?;
+    output::line(format_args!("written to {} and {}", path.display(), picture.display()))
 }
 
 struct Task {

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum, ValueHint};
 use serde::Serialize;
+use std::fs;
 use std::path::PathBuf;
 use wtconvnext::{Mixer, OfficialScheme, save_official};
 
@@ -9,6 +10,7 @@ use crate::atomic;
 use crate::backend::{BackendKind, BackendTask, TrainBackend};
 use crate::data::augment::{MEAN, STD};
 use crate::error::Error;
+use crate::output;
 use crate::runs;
 use crate::train::checkpoint::{Checkpoint, State};
 use burn::module::Module;
@@ -137,10 +139,13 @@ pub fn run(args: ExportArgs) -> Result<(), Error> {
     // Nothing is computed, so that any backend will do.
     let parameters =
         BackendKind::default().run(Task { args: &args, checkpoint: &checkpoint, state: &state })??;
-    atomic::write_file(&card, &json).map_err(|source| Error::Io { path: card.clone(), source })?;
-    println!("{}: {parameters} parameters", checkpoint.path().display());
-    println!("written to {} and {}", args.out.display(), card.display());
-    Ok(())
+    let io_error = |path: &PathBuf, source| Error::Io { path: path.clone(), source };
+    atomic::write_file(&card, &json).map_err(|source| io_error(&card, source))?;
+    // The weights were written as a private temporary file; they are as public as any other file of this user.
+    let permissions = fs::metadata(&card).map_err(|source| io_error(&card, source))?.permissions();
+    fs::set_permissions(&args.out, permissions).map_err(|source| io_error(&args.out, source))?;
+    output::line(format_args!("{}: {parameters} parameters", checkpoint.path().display()))?;
+    output::line(format_args!("written to {} and {}", args.out.display(), card.display()))
 }
 
 struct Task<'a> {

@@ -20,6 +20,7 @@ use crate::data::folder::images_among;
 use crate::data::loader::Workers;
 use crate::error::Error;
 use crate::evaluate::eval_transform;
+use crate::output;
 use crate::progress;
 use crate::runs;
 use crate::train::checkpoint::{Checkpoint, State};
@@ -101,7 +102,7 @@ pub fn run(args: PredictArgs) -> Result<(), Error> {
     let checkpoint = runs::find_checkpoint(args.checkpoint.as_deref(), args.best)?;
     let state = checkpoint.state()?;
     if !args.json {
-        println!("{}", checkpoint.path().display());
+        output::line(checkpoint.path().display())?;
     }
     let backend = args.backend;
     backend.run(Task { args, images, checkpoint, state })?

@@ -15,6 +15,7 @@ use crate::data::loader::{HostBatch, Loader, Workers};
 use crate::data::plan::EpochPlan;
 use crate::drawing::{Align, BLACK, Canvas, png_path, text_width};
 use crate::error::Error;
+use crate::output;
 
 /// Smaller images are enlarged to this many pixels at least, by a whole factor.
 const CELL: u32 = 112;
@@ -24,6 +25,9 @@ const MARGIN: u32 = 4;
 const LINE: u32 = 14;
 /// Height of its letters.
 const LETTERS: u32 = LINE - 1;
+
+/// Pixels that are held at once: 3 GiB.
+const MOST_PIXELS: u64 = 1 << 28;
 
 /// Flags of `preview`.
 #[derive(Args, Clone, Debug)]
@@ -49,6 +53,13 @@ pub struct PreviewArgs {
 /// Any [`Error`] of the configuration, the data or the file.
 pub fn run(args: &PreviewArgs) -> Result<(), Error> {
     let config = args.settings.resolve()?;
+    let [rows, columns] = [args.rows, args.columns].map(u64::from);
+    let side = u64::from(config.input_size);
+    // Pixels of the sheet, and of the batches that it is drawn from, which are held as three floats each.
+    let pixels = rows * side * side * (columns + config.batch_size as u64);
+    if pixels > MOST_PIXELS {
+        return Err(Error::Preview { pixels, most: MOST_PIXELS });
+    }
     let files = Arc::new(ImageFolder::train(&config.data_folder()?.join("train"))?);
     let loader = Loader::for_training(files.clone(), &config, Workers::start(config.workers)?);
     let plan = EpochPlan::shuffled(files.len(), config.seed, 1, config.batch_size, config.accumulate);
@@ -69,14 +80,13 @@ pub fn run(args: &PreviewArgs) -> Result<(), Error> {
     }
     let sheet = sheet(&batches, files.classes(), loader.input_size() as u32, u32::from(args.columns));
     sheet.save(&args.out)?;
-    println!(
+    output::line(format_args!(
         "{}: {} of {}, the first {} of each",
         args.out.display(),
         count(batches.len(), "batch", "batches"),
         files.path().display(),
         count(usize::from(args.columns), "image", "images")
-    );
-    Ok(())
+    ))
 }
 
 /// One row for each batch, one column for each of its first images, with the labels below.

@@ -20,6 +20,7 @@ use crate::data::{Stream, stream};
 use crate::drawing::{Align, BLACK, Canvas, GREY, Scale, png_path, short};
 use crate::error::Error;
 use crate::model::MAX_LEVELS;
+use crate::output;
 use crate::train::checkpoint::{Checkpoint, State};
 
 /// The subbands of a level, in the order of the layer's filters.
@@ -326,13 +327,12 @@ pub fn run(args: SubbandsArgs) -> Result<(), Error> {
         output_rms: maps.output.rms(),
         subbands: maps.rows(),
     };
-    print!("{report}");
     draw(&maps).save(&args.out)?;
     let json = args.out.with_extension("json");
     let bytes = serde_json::to_vec_pretty(&report).expect("a report has string keys only");
     atomic::write_file(&json, &bytes).map_err(|source| Error::Io { path: json.clone(), source })?;
-    println!("written to {} and {}", args.out.display(), json.display());
-    Ok(())
+    output::text(&report)?;
+    output::line(format_args!("written to {} and {}", args.out.display(), json.display()))
 }
 
 /// Whether the model has the layer that is asked for.

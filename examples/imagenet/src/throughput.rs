@@ -14,6 +14,7 @@ use crate::data::folder::ImageFolder;
 use crate::data::loader::{Loader, Workers};
 use crate::data::plan::EpochPlan;
 use crate::error::Error;
+use crate::output;
 
 /// Flags of `throughput`.
 #[derive(Args, Clone, Debug)]
@@ -80,7 +81,7 @@ pub fn run(args: &ThroughputArgs) -> Result<(), Error> {
     }
     let rate = Rate { images, seconds: started.elapsed().as_secs_f64(), workers: workers.count() };
     progress.finish_and_clear();
-    println!("{rate}");
+    output::line(rate)?;
     Ok(())
 }
 

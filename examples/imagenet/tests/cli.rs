@@ -470,3 +470,73 @@ fn the_speed_of_the_input_is_measured() {
     let text = succeed(root.path(), &arguments);
     assert!(text.contains(" images in 1.") && text.contains(" s with 2 workers: "), "{text}");
 }
+
+/// A reader that goes away, as `head` does, ends neither a run nor loses a result.
+#[test]
+fn nobody_has_to_read_the_output() {
+    let (root, config) = bench("");
+    let config = config.to_str().unwrap();
+    let unread = |args: &[&str]| {
+        let mut child =
+            imagenet(root.path(), args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && !error.contains("panicked"), "{args:?}: {error}");
+    };
+    unread(&["train", "--config", config, "--out", "run"]);
+    unread(&["evaluate", "--checkpoint", "run"]);
+    let run = root.path().join("run");
+    assert!(run.join("history.json").is_file());
+    let checkpoint = imagenet::train::checkpoint::Checkpoint::find(&run, false).unwrap();
+    assert!(checkpoint.path().join("evaluation.json").is_file());
+}
+
+#[test]
+fn two_processes_do_not_train_in_one_folder() {
+    let (root, config) = bench("");
+    let config = config.to_str().unwrap();
+    let run = root.path().join("run");
+    fs::create_dir(&run).unwrap();
+    let lock = imagenet::train::checkpoint::RunFolder::new(run).lock().unwrap();
+    let error = fail(root.path(), &["train", "--config", config, "--out", "run"]);
+    assert!(error.contains("another process"), "{error}");
+    drop(lock);
+    succeed(root.path(), &["train", "--config", config, "--out", "run"]);
+}
+
+#[test]
+fn numbers_that_no_run_can_use_are_refused() {
+    let (root, config) = bench("");
+    let config = config.to_str().unwrap();
+    for (args, message) in [
+        (&["train", "--epochs", "18446744073709551615"][..], "9223372036854775807"),
+        (&["train", "--batch-size", "1", "--mixup", "0.8"], "batch_size = 1: must be at least 2"),
+        (&["preview", "--input-size", "4096", "--rows", "20"], "at most 268435456"),
+    ] {
+        let error = fail(root.path(), &[args, &["--config", config]].concat());
+        assert!(error.contains(message), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn a_checkpoint_that_contradicts_itself_is_damaged() {
+    let (root, config) = bench("");
+    succeed(root.path(), &["train", "--config", config.to_str().unwrap(), "--out", "run"]);
+    let checkpoint = imagenet::train::checkpoint::Checkpoint::find(&root.path().join("run"), false).unwrap();
+    let path = checkpoint.path().join("state.json");
+    let state = fs::read_to_string(&path).unwrap();
+    let state: serde_json::Value = serde_json::from_str(&state).unwrap();
+    for (key, value, message) in [
+        ("classes", serde_json::json!([]), "outputs for 0 classes"),
+        ("input_size", serde_json::json!(31), "input_size = 31"),
+        ("crop_fraction", serde_json::json!(0.0), "crop_fraction = 0"),
+        ("history", serde_json::json!([]), "0 records"),
+    ] {
+        let mut edited = state.clone();
+        edited[key] = value;
+        fs::write(&path, serde_json::to_string(&edited).unwrap()).unwrap();
+        let error = fail(root.path(), &["evaluate", "--checkpoint", "run"]);
+        assert!(error.contains(message), "{key}: {error}");
+    }
+}

@@ -13,7 +13,7 @@ use burn::module::Module;
 use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Record, Recorder, RecorderError};
 use burn::tensor::backend::Backend;
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use wtconvnext::{WtConvNext, WtConvNextConfig};
@@ -35,6 +35,12 @@ const FORMAT: u32 = 2;
 /// Why a checkpoint cannot be used or written.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
+    /// Another process trains in the folder.
+    #[error("{}: another process is training here; wait for it, or choose another folder with --out DIR", path.display())]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
     /// Neither a run nor a checkpoint.
     #[error("{}: no checkpoint here; expected the folder of a run or one of its checkpoints", path.display())]
     NotFound {
@@ -154,6 +160,22 @@ impl State {
     /// The version that [`Self::format`] has in new checkpoints.
     pub const FORMAT: u32 = FORMAT;
 
+    /// What no run of this program can have written.
+    fn contradiction(&self) -> Option<String> {
+        let (outputs, classes) = (self.model.num_classes, self.classes.len());
+        if !self.model.head || classes == 0 || outputs != classes {
+            return Some(format!("the model has {outputs} outputs for {classes} classes"));
+        }
+        if !(32..=4096).contains(&self.input_size) {
+            return Some(format!("input_size = {} is not 32 to 4096", self.input_size));
+        }
+        if !(self.crop_fraction > 0.0 && self.crop_fraction <= 1.0) {
+            return Some(format!("crop_fraction = {} is not above 0 and at most 1", self.crop_fraction));
+        }
+        let (past, records) = (self.epoch.saturating_sub(1), self.history.len());
+        (self.epoch == 0 || past != records).then(|| format!("{records} records of {past} epochs"))
+    }
+
     /// Accuracy on the validation images after the last complete epoch.
     pub fn val_accuracy(&self) -> Option<f64> {
         self.history.last().map(|record| record.val.accuracy)
@@ -173,6 +195,22 @@ impl RunFolder {
     /// The folder.
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// Takes the run for this process, until the file is closed. The folder has to be there.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Busy`] if another process has it; [`CheckpointError::Write`].
+    pub fn lock(&self) -> Result<File, CheckpointError> {
+        let path = self.0.join(".lock");
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.map_err(|source| CheckpointError::Write { path: path.clone(), source })?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(CheckpointError::Busy { path: self.0.clone() }),
+            Err(TryLockError::Error(source)) => Err(CheckpointError::Write { path, source }),
+        }
     }
 
     /// The file that holds the configuration.
@@ -354,7 +392,11 @@ impl Checkpoint {
         if !(1..=FORMAT).contains(&format) {
             return Err(CheckpointError::Format { path, format });
         }
-        serde_json::from_slice(&bytes).map_err(damaged)
+        let state: State = serde_json::from_slice(&bytes).map_err(damaged)?;
+        match state.contradiction() {
+            Some(reason) => Err(CheckpointError::Damaged { path, reason }),
+            None => Ok(state),
+        }
     }
 
     /// Fails unless the checkpoint is one of `model`.

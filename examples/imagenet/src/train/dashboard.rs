@@ -139,9 +139,12 @@ impl Keys {
 
     fn stop(&mut self) {
         self.done.store(true, Ordering::Relaxed);
+        // On a terminal that has gone away the thread may never come back from reading it: it ends with the process then.
+        let patience = Instant::now() + 4 * INTERVAL;
         if let Some(thread) = self.thread.take() {
-            // It does nothing that could panic.
-            let _ = thread.join();
+            while !thread.is_finished() && Instant::now() < patience {
+                std::thread::sleep(INTERVAL / 10);
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::dashboard::Dashboard;
 use super::history::EpochRecord;
 use super::metrics::{EpochMetrics, Pace, Totals};
+use crate::output;
 
 /// Time between two plain lines within an epoch.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -91,16 +92,21 @@ impl Display {
     pub fn epoch(&mut self, record: &EpochRecord, epochs: usize) {
         match &mut self.0 {
             Kind::Dashboard(dashboard) => dashboard.epoch(record),
-            Kind::Plain(_) => println!("{}", epoch_line(record, epochs)),
+            Kind::Plain(_) => print(epoch_line(record, epochs)),
         }
     }
 
     /// Prints a line, unless the dashboard has the screen.
     pub fn line(&self, text: impl std::fmt::Display) {
         if matches!(self.0, Kind::Plain(_)) {
-            println!("{text}");
+            print(text);
         }
     }
+}
+
+/// Prints a line. A run goes on where nobody reads what it says, or the disk is full that its lines go to.
+fn print(text: impl std::fmt::Display) {
+    let _ = output::line(text);
 }
 
 impl Position {
@@ -129,7 +135,7 @@ impl PlainLines {
     fn now_and_then(&mut self, text: impl FnOnce() -> String) {
         if self.last.elapsed() >= INTERVAL {
             self.last = Instant::now();
-            println!("{}", text());
+            print(text());
         }
     }
 }
