@@ -18,6 +18,7 @@ use ratatui::style::{Color, Style};
 use ratatui::symbols::Marker;
 use ratatui::text::Line;
 use ratatui::widgets::{Axis, Block, Cell, Chart, Dataset, Gauge, GraphType, Paragraph, Row, Table, Widget};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -35,7 +36,8 @@ const VAL: Color = Color::Magenta;
 
 /// Owns the terminal while a run goes on.
 pub(super) struct Dashboard {
-    terminal: DefaultTerminal,
+    /// Never dropped: its own drop panics where the terminal has gone away.
+    terminal: ManuallyDrop<DefaultTerminal>,
     view: View,
     last_drawing: Option<Instant>,
     keys: Keys,
@@ -44,7 +46,7 @@ pub(super) struct Dashboard {
 impl Dashboard {
     /// Takes the screen. q and Ctrl-C set `interrupter`, as Ctrl-C does elsewhere.
     pub(super) fn new(interrupter: Interrupter) -> Self {
-        let terminal = ratatui::init();
+        let terminal = ManuallyDrop::new(ratatui::init());
         let keys = Keys::watch(interrupter.clone());
         Self { terminal, view: View::new(interrupter), last_drawing: None, keys }
     }
@@ -69,7 +71,9 @@ impl Dashboard {
 impl Drop for Dashboard {
     fn drop(&mut self) {
         self.keys.stop();
-        ratatui::restore();
+        // A terminal that has gone away cannot be restored. Ratatui's own ways would panic about it.
+        let _ = self.terminal.show_cursor();
+        let _ = ratatui::try_restore();
     }
 }
 

@@ -1,6 +1,8 @@
 //! Ctrl-C: the first stops after the update at hand, with a checkpoint; the second stops at once.
 
 use burn::train::Interrupter;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::is_raw_mode_enabled;
 
 /// Exit status of a run that was interrupted: 128 + SIGINT, as a shell reports it.
@@ -20,7 +22,8 @@ pub fn request(interrupter: &Interrupter) {
     if interrupter.should_stop() {
         // The dashboard is on the screen if and only if the terminal is in raw mode.
         if is_raw_mode_enabled().unwrap_or(false) {
-            ratatui::restore();
+            let _ = ratatui::try_restore();
+            let _ = execute!(std::io::stdout(), Show);
         }
         std::process::exit(EXIT_INTERRUPTED.into());
     }
