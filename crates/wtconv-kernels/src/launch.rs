@@ -87,7 +87,7 @@ pub struct Output {
     pub strided: Strided,
 }
 
-/// Gradients of the parameters, contiguous, in the parameters' layout and type.
+/// Gradients of the parameters: contiguous, in the parameters' order of axes and type.
 #[derive(Clone, Debug)]
 pub struct FilterGradients {
     /// `[channels, 1 + 4 levels, kernel_size, kernel_size]`.
