@@ -18,7 +18,7 @@ pub fn line(text: impl Display) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// As [`line`].
+/// As [`line()`].
 pub fn text(text: impl Display) -> Result<(), Error> {
     let mut stdout = io::stdout().lock();
     write!(stdout, "{text}").and_then(|()| stdout.flush()).map_err(Error::Output)
