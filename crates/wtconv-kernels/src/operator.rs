@@ -120,7 +120,7 @@ pub(crate) struct FilterBank {
 
 /// Number, among a channel's filters in the parameter tensors, of the kernel's filter `filter`.
 #[cube]
-fn filter_number(bank: &FilterBank, filter: usize) -> usize {
+pub(crate) fn filter_number(bank: &FilterBank, filter: usize) -> usize {
     let mut number = filter;
     if filter > 0 {
         number += bank.skipped;
@@ -140,16 +140,16 @@ pub(crate) fn tap_at(bank: &FilterBank, tap: usize, #[comptime] kernel_size: usi
     tap / kernel_size * bank.filter_row + tap % kernel_size
 }
 
-/// Index of the scale of the kernel's filter `filter` of `channel`.
+/// The scale of the kernel's filter `filter` of `channel`: 1 where there are no scales.
 #[cube]
-pub(crate) fn scale_at(bank: &FilterBank, channel: usize, filter: usize) -> usize {
-    channel * bank.scale_channel + filter_number(bank, filter) * bank.scale
-}
-
-/// The scale at `index`: 1 where there are no scales.
-#[cube]
-pub(crate) fn scale_of<P: Float>(scales: &ComptimeOption<Array<P>>, index: usize) -> f32 {
-    let scale: ComptimeOption<P> = scales.as_ref().map(|scales| scales[index]);
+pub(crate) fn scale_of<P: Float>(
+    scales: &ComptimeOption<Array<P>>,
+    bank: &FilterBank,
+    channel: usize,
+    filter: usize,
+) -> f32 {
+    let at = channel * bank.scale_channel + filter_number(bank, filter) * bank.scale;
+    let scale: ComptimeOption<P> = scales.as_ref().map(|scales| scales[at]);
     f32::cast_from(scale.unwrap_or(P::new(1.0)))
 }
 
@@ -274,7 +274,7 @@ fn load_filters<P: Float>(
             let (set, filter) = filter_of(slot, kernel);
             let owner = select(channel + set < grid.channels, channel + set, grid.channels - 1);
             let from = filter_at(bank, owner, filter);
-            factors[k] = scale_of::<P>(scales, scale_at(bank, owner, filter)) * haar_norm(filter);
+            factors[k] = scale_of::<P>(scales, bank, owner, filter) * haar_norm(filter);
             #[unroll]
             for j in 0..per_lane {
                 let tap = last_tap(i % lanes + comptime!(j * lanes), comptime!((j + 1) * lanes), taps);
@@ -336,7 +336,7 @@ fn convolve<P: Float>(
         convolve_tile(shared, origin, pitch, &taps, sums, rows, layout);
     } else {
         let first = filter_at(bank, channel + set, filter);
-        let scale = scale_of::<P>(scales, scale_at(bank, channel + set, filter)) * haar_norm(filter);
+        let scale = scale_of::<P>(scales, bank, channel + set, filter) * haar_norm(filter);
         for ky in 0..kernel_size {
             let mut taps = Array::<f32>::new(kernel_size);
             #[unroll]
@@ -668,8 +668,7 @@ fn scaled_bias<P: Float>(
     let mut value = 0.0f32;
     if comptime!(bias.is_some()) && channel < grid.channels {
         let bias: ComptimeOption<P> = bias.as_ref().map(|bias| bias[channel]);
-        value = f32::cast_from(bias.unwrap_or(P::new(0.0)))
-            * scale_of::<P>(scales, scale_at(bank, channel, 0usize));
+        value = f32::cast_from(bias.unwrap_or(P::new(0.0))) * scale_of::<P>(scales, bank, channel, 0usize);
     }
     value
 }

@@ -9,7 +9,7 @@
 
 use cubecl::prelude::*;
 
-use crate::operator::{FilterBank, filter_at, haar_norm, scale_at, scale_of, tap_at};
+use crate::operator::{FilterBank, filter_at, filter_number, haar_norm, scale_of, tap_at};
 use crate::window::cube_index;
 
 /// Everything the reduction kernel is compiled for.
@@ -55,13 +55,13 @@ pub(crate) fn reduction<P: Float>(
     let filter = slot + comptime!(1 - kernel.base as usize);
     let norm = haar_norm(filter);
     // The gradients are contiguous, the parameters need not be.
-    let parameter = channel * per_channel + filter + select(filter > 0, bank.skipped, 0usize);
+    let parameter = channel * per_channel + filter_number(&bank, filter);
     let from = filter_at(&bank, channel, filter);
     let has_scales = comptime!(scales.is_some());
     let mut product = 0.0f32;
     let mut scale = 0.0f32;
     if inside {
-        scale = scale_of::<P>(scales, scale_at(&bank, channel, filter));
+        scale = scale_of::<P>(scales, &bank, channel, filter);
         let mut tap = unit;
         while tap < taps {
             let mut sum = 0.0f32;
