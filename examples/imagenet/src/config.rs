@@ -16,8 +16,12 @@ use clap::{Args, Command, ValueHint};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
+
+/// Sides of the model's input in pixels.
+pub const INPUT_SIZES: RangeInclusive<u32> = 32..=4096;
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -637,7 +641,7 @@ impl TrainConfig {
         check(self.keep >= 1, "keep", &self.keep, "must be at least 1")?;
         check(self.workers <= MAX_WORKERS, "workers", &self.workers, "must be at most 256")?;
         check(
-            (32..=4096).contains(&self.input_size),
+            INPUT_SIZES.contains(&self.input_size),
             "input_size",
             &self.input_size,
             "must be 32 to 4096: the network halves its input five times",

@@ -56,7 +56,8 @@ pub fn run(args: &PreviewArgs) -> Result<(), Error> {
     let [rows, columns] = [args.rows, args.columns].map(u64::from);
     let side = u64::from(config.input_size);
     // Pixels of the sheet, and of the batches that it is drawn from, which are held as three floats each.
-    let pixels = rows * side * side * (columns + config.batch_size as u64);
+    let images = rows.saturating_mul(columns.saturating_add(config.batch_size as u64));
+    let pixels = images.saturating_mul(side * side);
     if pixels > MOST_PIXELS {
         return Err(Error::Preview { pixels, most: MOST_PIXELS });
     }

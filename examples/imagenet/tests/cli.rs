@@ -497,7 +497,6 @@ fn two_processes_do_not_train_in_one_folder() {
     let (root, config) = bench("");
     let config = config.to_str().unwrap();
     let run = root.path().join("run");
-    fs::create_dir(&run).unwrap();
     let lock = imagenet::train::checkpoint::RunFolder::new(run).lock().unwrap();
     let error = fail(root.path(), &["train", "--config", config, "--out", "run"]);
     assert!(error.contains("another process"), "{error}");
@@ -513,6 +512,7 @@ fn numbers_that_no_run_can_use_are_refused() {
         (&["train", "--epochs", "18446744073709551615"][..], "9223372036854775807"),
         (&["train", "--batch-size", "1", "--mixup", "0.8"], "batch_size = 1: must be at least 2"),
         (&["preview", "--input-size", "4096", "--rows", "20"], "at most 268435456"),
+        (&["preview", "--batch-size", "9223372036854775807"], "at most 268435456"),
     ] {
         let error = fail(root.path(), &[args, &["--config", config]].concat());
         assert!(error.contains(message), "{args:?}: {error}");

@@ -21,6 +21,7 @@ use wtconvnext::{WtConvNext, WtConvNextConfig};
 use super::history::EpochRecord;
 use super::metrics::Totals;
 use crate::atomic;
+use crate::config::INPUT_SIZES;
 use crate::count::count;
 
 const CHECKPOINTS: &str = "checkpoints";
@@ -166,7 +167,7 @@ impl State {
         if !self.model.head || classes == 0 || outputs != classes {
             return Some(format!("the model has {outputs} outputs for {classes} classes"));
         }
-        if !(32..=4096).contains(&self.input_size) {
+        if !INPUT_SIZES.contains(&self.input_size) {
             return Some(format!("input_size = {} is not 32 to 4096", self.input_size));
         }
         if !(self.crop_fraction > 0.0 && self.crop_fraction <= 1.0) {
@@ -197,19 +198,21 @@ impl RunFolder {
         &self.0
     }
 
-    /// Takes the run for this process, until the file is closed. The folder has to be there.
+    /// Creates the folder and takes the run for this process, until the file is closed.
     ///
     /// # Errors
     ///
     /// [`CheckpointError::Busy`] if another process has it; [`CheckpointError::Write`].
     pub fn lock(&self) -> Result<File, CheckpointError> {
+        let write_error = |path: &Path, source| CheckpointError::Write { path: path.to_path_buf(), source };
+        fs::create_dir_all(&self.0).map_err(|source| write_error(&self.0, source))?;
         let path = self.0.join(".lock");
         let file = File::options().create(true).append(true).open(&path);
-        let file = file.map_err(|source| CheckpointError::Write { path: path.clone(), source })?;
+        let file = file.map_err(|source| write_error(&path, source))?;
         match file.try_lock() {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => Err(CheckpointError::Busy { path: self.0.clone() }),
-            Err(TryLockError::Error(source)) => Err(CheckpointError::Write { path, source }),
+            Err(TryLockError::Error(source)) => Err(write_error(&path, source)),
         }
     }
 

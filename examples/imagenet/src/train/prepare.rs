@@ -3,7 +3,6 @@
 use burn::data::dataset::Dataset;
 use burn::train::Interrupter;
 use clap::{Args, ValueHint};
-use std::fs;
 use std::path::{Path, PathBuf};
 use wtconvnext::WtConvNextConfig;
 
@@ -102,14 +101,12 @@ impl Prepared {
     ///
     /// Any [`Error`]; the last checkpoint stays usable.
     pub fn train(self, interrupter: Interrupter, display: Display) -> Result<Outcome, Error> {
-        let folder = self.run.path();
-        fs::create_dir_all(folder).map_err(|source| Error::Io { path: folder.to_path_buf(), source })?;
         // Held until the run ends. What another process has written since this run was prepared is seen now.
         let _lock = self.run.lock()?;
         if self.run.checkpoints()?.pop().map(|checkpoint| checkpoint.path().to_path_buf())
             != self.resume_from.as_ref().map(|(checkpoint, _)| checkpoint.path().to_path_buf())
         {
-            return Err(CheckpointError::Busy { path: folder.to_path_buf() }.into());
+            return Err(CheckpointError::Busy { path: self.folder().to_path_buf() }.into());
         }
         self.run.create(&self.config.to_toml())?;
         let backend = self.config.backend;

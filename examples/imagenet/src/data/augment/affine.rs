@@ -43,8 +43,8 @@ pub fn warp(image: &RgbImage, map: Affine, fill: Rgb<u8>) -> RgbImage {
     output
 }
 
-/// The four positions around `position`, where the centre of the first pixel is 0, on the edge where there is nothing further out, and how far it lies from the second
-/// to the third.
+/// The four positions around `position`, where the centre of the first pixel is 0, on the edge where there is nothing further
+/// out, and how far it lies from the second to the third.
 fn taps(position: f64, length: usize) -> ([usize; 4], f64) {
     // Rounded down: it is never below -0.5.
     let next = (position + 1.0) as usize;
