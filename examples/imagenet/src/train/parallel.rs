@@ -8,8 +8,8 @@
 //! validates and writes.
 //!
 //! The all-reduce is Burn's `burn-collective`, which works on any backend: it adds along a tree of devices, by copies between them.
-//! Burn's other engine, NCCL through `DistributedBackend`, exists on CUDA alone and panics on every other backend, so that it
-//! could not be tested where there is no GPU; it is not used. `GradientsParams::all_reduce` is not used either: it makes an
+//! Burn's other engine, `DistributedBackend` with NCCL, panics as unimplemented on a backend without it, so that it could not be
+//! tested where there is no GPU; it is not used. `GradientsParams::all_reduce` is not used either: it makes an
 //! exchange for each parameter, and waits for ever if one device has no gradient of a parameter that another has. So does any
 //! exchange with a device that has died. So all must report that their gradients are there before any begins, and
 //! the trainer never waits in the exchange itself, but for reports.
