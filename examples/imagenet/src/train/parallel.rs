@@ -1,6 +1,6 @@
 //! Data-parallel training: one replica of the model on each device, which all take the same step.
 //!
-//! Every batch is loaded, augmented and mixed as it is on one device, then cut into one contiguous part for each device. The loss
+//! Every batch is loaded, augmented and mixed as it is on one device, then cut into one part for each device. The loss
 //! of a part is divided by the images of the whole update, so the sum of the devices' gradients is the gradient of the mean over
 //! all images, whatever the parts' sizes. That sum is the one thing the devices exchange: an all-reduce of all gradients in
 //! one tensor. Each then clips and steps by itself. The all-reduce hands every device the same numbers, so that the replicas stay
@@ -160,7 +160,8 @@ impl<B: TrainBackend> Replicas<B> {
 
     /// Gives each device its part of a batch, and returns that of the first.
     pub fn share(&self, samples: Vec<Sample>, lambda: Option<f64>, planned: usize) -> Vec<Sample> {
-        let mut parts = split(samples, self.indices.len()).into_iter();
+        let cut = if lambda.is_some() { split_pairs } else { split };
+        let mut parts = cut(samples, self.indices.len()).into_iter();
         let first = parts.next().unwrap_or_default();
         for (orders, samples) in self.orders.iter().zip(parts) {
             // A device that is gone has reported why, which is read at the end of the update.
@@ -326,6 +327,25 @@ fn split(mut samples: Vec<Sample>, parts: usize) -> Vec<Vec<Sample>> {
         .map(|part| {
             let rest = samples.split_off(size + usize::from(part < larger));
             std::mem::replace(&mut samples, rest)
+        })
+        .collect()
+}
+
+/// Cuts the samples of a mixed batch so that each stays with its counterpart, which is as far from the other end, in its part as in
+/// the batch. The last part has the middle one of an odd number.
+fn split_pairs(mut samples: Vec<Sample>, parts: usize) -> Vec<Vec<Sample>> {
+    let (size, larger) = (samples.len() / 2 / parts, samples.len() / 2 % parts);
+    (0..parts)
+        .map(|part| {
+            if part + 1 == parts {
+                return std::mem::take(&mut samples);
+            }
+            let pairs = size + usize::from(part < larger);
+            let mut ends = samples.split_off(samples.len() - pairs);
+            let rest = samples.split_off(pairs);
+            let mut part = std::mem::replace(&mut samples, rest);
+            part.append(&mut ends);
+            part
         })
         .collect()
 }
