@@ -14,6 +14,9 @@
 //! exchange with a device that has died. So all must report that their gradients are there before any begins, and
 //! the trainer never waits in the exchange itself, but for reports.
 //!
+//! Nor are burn-train's own strategies: `ddp` steps the learning rate's schedule as many times an iteration as there are peers, and
+//! `multi` adds the devices' gradients without a mean.
+//!
 //! Stochastic depth and dropout draw from a generator that all devices of a process share, in the order in which
 //! they come to it: with either, a run on several devices does not repeat bit for bit.
 
@@ -408,7 +411,7 @@ fn unflatten<B: AutodiffBackend>(flat: Tensor<B::InnerBackend, 1>, model: &WtCon
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
             let shape = param.shape();
             let end = self.start + shape.num_elements();
-            let gradient = self.flat.clone().slice([self.start..end]).reshape::<D, _>(shape);
+            let gradient = self.flat.clone().slice(self.start..end).reshape::<D, _>(shape);
             self.gradients.register::<B::InnerBackend, D>(param.id, gradient);
             self.start = end;
         }
@@ -597,6 +600,27 @@ mod tests {
         assert_eq!(sizes(0, 2), [0, 0]);
         let whole = samples(0, 5);
         assert_eq!(split(whole.clone(), 2).concat(), whole);
+    }
+
+    #[test]
+    fn a_mixed_image_stays_with_its_counterpart() {
+        for count in 0..12 {
+            let numbered = (0..count).map(|label| Sample { pixels: vec![], label }).collect::<Vec<_>>();
+            for parts in 1..=4 {
+                let cut = split_pairs(numbered.clone(), parts);
+                assert_eq!(cut.len(), parts);
+                let mut seen = Vec::new();
+                for part in cut {
+                    let labels: Vec<_> = part.iter().map(|sample| sample.label).collect();
+                    for (label, counterpart) in labels.iter().zip(labels.iter().rev()) {
+                        assert_eq!(label + counterpart, count - 1, "{count} in {parts}: {labels:?}");
+                    }
+                    seen.extend(labels);
+                }
+                seen.sort_unstable();
+                assert_eq!(seen, (0..count).collect::<Vec<_>>());
+            }
+        }
     }
 
     /// Needs two NVIDIA GPUs: `cargo test -p imagenet --features cuda --lib two_gpus -- --ignored`.
