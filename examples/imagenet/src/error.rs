@@ -11,7 +11,9 @@ use crate::data::folder::FolderError;
 use crate::data::loader::LoaderError;
 use crate::subbands::SubbandsError;
 use crate::train::checkpoint::CheckpointError;
+use crate::train::devices::DevicesError;
 use crate::train::dtype::DtypeMissing;
+use crate::train::parallel::DeviceFailed;
 
 /// Any error of the example, with the file or the number that it is about.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +39,12 @@ pub enum Error {
     /// A floating-point type.
     #[error(transparent)]
     Dtype(#[from] DtypeMissing),
+    /// The devices to train on.
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
+    /// A device that failed in training.
+    #[error(transparent)]
+    DeviceFailed(#[from] DeviceFailed),
     /// A contact sheet that does not fit memory.
     #[error(
         "the sheet and its batches have {pixels} pixels, at most {most} are drawn: fewer --rows, or a smaller --batch-size or --input-size"

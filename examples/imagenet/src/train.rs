@@ -13,12 +13,14 @@
 //! loss.rs       cross-entropy, of labels and mixed   metrics.rs   sums over an epoch, from Burn's metrics
 //! ema.rs        average of the weights               history.rs   numbers and curves of past epochs
 //! checkpoint.rs atomic checkpoints of a run          interrupt.rs Ctrl-C
-//! progress.rs   dashboard.rs or plain lines
+//! progress.rs   dashboard.rs or plain lines          devices.rs   --devices
+//! parallel.rs   one update over several devices
 //! ```
 
 pub mod checkpoint;
 pub mod clip;
 mod dashboard;
+pub mod devices;
 pub mod dtype;
 pub mod ema;
 pub mod history;
@@ -26,6 +28,7 @@ pub mod interrupt;
 pub mod loss;
 pub mod metrics;
 pub mod optimizer;
+pub mod parallel;
 pub mod prepare;
 pub mod progress;
 pub mod run;

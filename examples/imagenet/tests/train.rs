@@ -397,3 +397,59 @@ fn a_checkpoint_that_cannot_be_written_does_not_stop_a_run_but_the_last_must_be(
     assert!(matches!(error, Error::Checkpoint(CheckpointError::Write { .. })), "{error}");
     assert_eq!(bench.last("other").1.history.len(), 1, "the checkpoint of the first epoch is usable");
 }
+
+/// [`RUN`] without what draws from the generator of the backend, which devices share.
+fn run_on_devices() -> String {
+    RUN.replace("drop_path = 0.3\ndropout = 0.2\n", "drop_path = 0.0\ndropout = 0.0\n")
+}
+
+#[test]
+fn one_device_in_the_list_is_the_run_without_a_list() {
+    let bench = Bench::new();
+    bench.train("plain", RUN).unwrap();
+    let devices = Some("0".parse().unwrap());
+    train(TrainArgs { devices, ..bench.args("listed", RUN) }).unwrap();
+    assert_same_run(&bench.last("listed"), &bench.last("plain"));
+}
+
+#[test]
+fn two_devices_train_as_one_and_either_resumes_the_other() {
+    let bench = Bench::new();
+    let run = run_on_devices();
+    bench.train("one", &run).unwrap();
+    let one = bench.last("one").1;
+    let two = || Some("0,1".parse().unwrap());
+    train(TrainArgs { devices: two(), ..bench.args("two", &run) }).unwrap();
+    // Two updates on one device, four on two, the rest on one again.
+    bench.stop("changed", &run, 2, false);
+    let changed =
+        TrainArgs { devices: two(), resume: true, stop_after: Some(4), ..bench.args("changed", &run) };
+    assert!(matches!(train(changed).unwrap(), Outcome::Interrupted { .. }));
+    bench.resume("changed", &run).unwrap();
+    for out in ["two", "changed"] {
+        let several = bench.last(out).1;
+        assert_eq!((several.schedule, several.history.len()), (one.schedule, 3));
+        for (several, one) in several.history.iter().zip(&one.history) {
+            assert_eq!((several.lr, several.updates), (one.lr, one.updates));
+            let distance = (several.train.loss - one.train.loss).abs();
+            assert!(distance < 1e-4, "{out}: {} is not {}", several.train.loss, one.train.loss);
+        }
+    }
+    // The same devices give the same run.
+    train(TrainArgs { devices: two(), ..bench.args("again", &run) }).unwrap();
+    assert_same_run(&bench.last("again"), &bench.last("two"));
+}
+
+#[test]
+fn devices_that_cannot_be_used_stop_a_run_before_it_writes() {
+    let bench = Bench::new();
+    let run = "epochs = 1\nbatch_size = 5\nwarmup_epochs = 0";
+    for (devices, message) in
+        [("0,1", "batch_size = 5 does not divide among 2 devices"), ("99", "no device 99")]
+    {
+        let devices = Some(devices.parse().unwrap());
+        let error = train(TrainArgs { devices, ..bench.args("run", run) }).unwrap_err();
+        assert!(matches!(error, Error::Devices(_)) && error.to_string().contains(message), "{error}");
+        assert!(!bench.path("run").exists());
+    }
+}

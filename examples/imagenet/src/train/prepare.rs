@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use wtconvnext::WtConvNextConfig;
 
 use super::checkpoint::{Checkpoint, CheckpointError, RunFolder, State};
+use super::devices::{DeviceSelection, DevicesError};
 use super::dtype::ForwardDtype;
 use super::progress::Display;
 use super::run::{Outcome, TrainTask};
@@ -30,6 +31,10 @@ pub struct TrainArgs {
     /// Stop, as Ctrl-C would, after so many updates (to be resumed; for queues with a time limit)
     #[arg(long, value_name = "N")]
     pub stop_after: Option<usize>,
+    /// Train on several devices at once: indices as in 0,1, or `all`. On the CPU each index is a worker. The batch size counts the
+    /// images of all devices [default: the backend's default device]
+    #[arg(long, value_name = "LIST")]
+    pub devices: Option<DeviceSelection>,
     /// Print the whole configuration, of defaults, preset, file and flags, as TOML for --config, and train nothing
     #[arg(long, conflicts_with = "resume")]
     pub print_config: bool,
@@ -42,6 +47,7 @@ pub struct TrainArgs {
 #[derive(Debug)]
 pub struct Prepared {
     pub(super) config: TrainConfig,
+    pub(super) devices: DeviceSelection,
     pub(super) data: PathBuf,
     pub(super) splits: Splits,
     pub(super) model: WtConvNextConfig,
@@ -65,6 +71,8 @@ impl Prepared {
             (config, data, run)
         };
         config.backend.check()?;
+        let devices = args.devices.unwrap_or(DeviceSelection::List(vec![0]));
+        config.backend.run(CheckDevices(&devices, &config))??;
 
         let last = run.checkpoints()?.pop();
         if last.is_some() && !args.resume {
@@ -87,7 +95,7 @@ impl Prepared {
             same_images(&state, &splits, &data)?;
             resume_from = Some((checkpoint, state));
         }
-        Ok(Self { config, data, splits, model, run, resume_from, stop_after: args.stop_after })
+        Ok(Self { config, devices, data, splits, model, run, resume_from, stop_after: args.stop_after })
     }
 
     /// The run's folder.
@@ -124,6 +132,17 @@ impl BackendTask for CheckModel<'_> {
         self.1.check::<B>(&device)?;
         self.0.try_init::<B>(&device)?;
         Ok(())
+    }
+}
+
+/// Looks for the devices of a run.
+struct CheckDevices<'a>(&'a DeviceSelection, &'a TrainConfig);
+
+impl BackendTask for CheckDevices<'_> {
+    type Output = Result<(), DevicesError>;
+
+    fn run<B: TrainBackend>(self, _default: B::Device) -> Self::Output {
+        self.0.resolve::<B>(self.1.backend, self.1.batch_size).map(|_| ())
     }
 }
 

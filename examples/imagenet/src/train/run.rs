@@ -19,6 +19,7 @@ use super::ema::Ema;
 use super::history::{EpochRecord, curves};
 use super::metrics::{EpochMetrics, Pace, Totals};
 use super::optimizer::GroupedAdamW;
+use super::parallel::{Recipe, Replicas};
 use super::prepare::Prepared;
 use super::progress::{Display, Position};
 use super::schedule::WarmupCosine;
@@ -60,9 +61,11 @@ pub(super) struct TrainTask {
 impl BackendTask for TrainTask {
     type Output = Result<Outcome, Error>;
 
-    fn run<B: TrainBackend>(self, device: B::Device) -> Self::Output {
+    fn run<B: TrainBackend>(self, _default: B::Device) -> Self::Output {
         let Self { prepared, interrupter, display } = self;
-        Trainer::<B>::new(prepared, interrupter, display, device)?.run()
+        let Prepared { devices, config, .. } = &prepared;
+        let devices = devices.resolve::<B>(config.backend, config.batch_size)?;
+        Trainer::<B>::new(prepared, interrupter, display, &devices)?.run()
     }
 }
 
@@ -71,6 +74,8 @@ struct Trainer<B: TrainBackend> {
     config: TrainConfig,
     device: B::Device,
     model: WtConvNext<B>,
+    /// The other devices, if there are any.
+    replicas: Option<Replicas<B>>,
     optimizer: GroupedAdamW<WtConvNext<B>, B>,
     /// Averaged weights, which validation uses.
     ema: Option<Ema<WtConvNext<B::InnerBackend>>>,
@@ -99,9 +104,11 @@ impl<B: TrainBackend> Trainer<B> {
         prepared: Prepared,
         interrupter: Interrupter,
         mut display: Display,
-        device: B::Device,
+        devices: &[(usize, B::Device)],
     ) -> Result<Self, Error> {
-        let Prepared { config, data, splits, model: model_config, run, resume_from, stop_after } = prepared;
+        let Prepared { config, data, splits, model: model_config, run, resume_from, stop_after, .. } =
+            prepared;
+        let device = devices[0].1.clone();
         let workers = Workers::start(config.workers)?;
         let classes = splits.train.classes().to_vec();
         let images = [splits.train.len(), splits.val.len()];
@@ -158,8 +165,24 @@ impl<B: TrainBackend> Trainer<B> {
             count(state.classes.len(), "class", "classes"),
         ));
         display.line(format_args!("writing to {}", run.path().display()));
-        Ok(Self {
+        let recipe = Recipe {
             batcher: ImageBatcher { input_size: config.input_size as usize },
+            dtype: config.dtype,
+            label_smoothing: config.label_smoothing,
+            clip_grad: config.clip_grad,
+        };
+        let replicas = match devices {
+            [_] => None,
+            _ => Some(Replicas::start(devices, &model, &optimizer, &recipe)?),
+        };
+        if replicas.is_some() {
+            let images = config.batch_size / devices.len();
+            let images = count(images, "image", "images");
+            display.line(format_args!("{} devices, {images} of each batch on each", devices.len()));
+        }
+        Ok(Self {
+            batcher: recipe.batcher,
+            replicas,
             ema: ema.map(|model| Ema::new(model, config.ema_decay)),
             config,
             device,
@@ -191,6 +214,12 @@ impl<B: TrainBackend> Trainer<B> {
             }
             let seconds = started.elapsed().as_secs_f64();
             let images_per_second = (self.state.totals.images - before) as f64 / seconds;
+            if let Some(replicas) = &mut self.replicas {
+                let share = 100.0 * replicas.take_exchanging().as_secs_f64() / seconds;
+                self.display.line(format_args!(
+                    "{images_per_second:.0} images/s on all devices, {share:.1} % of the time in exchanging gradients"
+                ));
+            }
             let Some(val) = self.validate()? else {
                 return self.interrupted();
             };
@@ -278,26 +307,36 @@ impl<B: TrainBackend> Trainer<B> {
         let seed = stream(self.config.seed, Stream::Update, self.state.schedule as u64, 0).random();
         B::seed(&self.device, seed);
         let lr = self.schedule.step();
-        let mut gradients = UpdateGradients::new(plan.update(update).len(), self.config.dtype);
+        let planned = plan.update(update).len();
+        let mut gradients = UpdateGradients::new(planned, self.config.dtype);
         let mut outputs = Vec::new();
-        let mut unreadable = 0;
+        let (mut seen, mut unreadable) = (0, 0);
         for remaining in (1..=plan.batches(update)).rev() {
             let batch = batches.next().ok_or(LoaderError::Stopped { remaining })??;
             unreadable += batch.failures.len();
             self.failures.add(batch.failures);
-            if !batch.samples.is_empty() {
-                let smoothing = self.config.label_smoothing;
-                outputs.push(gradients.add(
-                    &self.model,
-                    batch.samples,
-                    batch.lambda,
-                    &self.batcher,
-                    &self.device,
-                    smoothing,
-                ));
-            }
+            seen += batch.samples.len();
+            let samples = match &self.replicas {
+                Some(replicas) => replicas.share(batch.samples, batch.lambda, planned),
+                None => batch.samples,
+            };
+            let smoothing = self.config.label_smoothing;
+            outputs.push((!samples.is_empty()).then(|| {
+                gradients.add(&self.model, samples, batch.lambda, &self.batcher, &self.device, smoothing)
+            }));
         }
-        if let Some(mut gradients) = gradients.finish(&self.model) {
+        let (outputs, gradients) = match &mut self.replicas {
+            None => (outputs.into_iter().flatten().collect(), gradients.finish(&self.model)),
+            Some(replicas) => {
+                let outputs = replicas.finish(seen, outputs, &self.device)?;
+                let sum = |replicas: &mut Replicas<B>| {
+                    let part = gradients.finish_part(&self.model, seen);
+                    replicas.sum(part, &self.model, lr, &self.device)
+                };
+                (outputs, if seen > 0 { Some(sum(replicas)?) } else { None })
+            }
+        };
+        if let Some(mut gradients) = gradients {
             if self.config.clip_grad > 0.0 {
                 clip_by_norm(&mut gradients, &self.model, self.config.clip_grad);
             }

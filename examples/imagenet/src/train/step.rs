@@ -70,16 +70,20 @@ impl<B: TrainBackend> UpdateGradients<B> {
     }
 
     /// The gradient of the mean over all images added, or `None` if there were none.
-    pub fn finish(mut self, model: &WtConvNext<B>) -> Option<GradientsParams> {
-        if self.seen == 0 {
-            return None;
-        }
+    pub fn finish(self, model: &WtConvNext<B>) -> Option<GradientsParams> {
+        let seen = self.seen;
+        (seen > 0).then(|| self.finish_part(model, seen))
+    }
+
+    /// This device's part of the gradient of the mean over the `seen` images (more than 0) that went through the model on all
+    /// devices. The sum of the parts is the gradient. Without an image of its own it has no gradients.
+    pub fn finish_part(mut self, model: &WtConvNext<B>, seen: usize) -> GradientsParams {
         let mut gradients = self.gradients.grads();
-        if self.seen != self.planned {
+        if seen != self.planned {
             // Some images could not be read: the mean is over those that could.
-            scale(&mut gradients, model, self.planned as f64 / self.seen as f64);
+            scale(&mut gradients, model, self.planned as f64 / seen as f64);
         }
-        Some(gradients)
+        gradients
     }
 }
 
