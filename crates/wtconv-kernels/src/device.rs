@@ -32,6 +32,9 @@ pub struct DeviceLimits {
 }
 
 impl DeviceLimits {
+    /// Bytes that CUDA takes for itself beside every cube's; one cube's are not counted in `shared_memory`.
+    const RESERVED: usize = 1024;
+
     /// The limits of the device behind `client`.
     pub fn of<R: Runtime>(client: &ComputeClient<R>) -> Self {
         let properties = client.properties();
@@ -58,6 +61,16 @@ impl DeviceLimits {
             Dtype::F16 => self.f16,
             Dtype::BF16 => self.bf16,
         }
+    }
+
+    /// Bytes of shared memory that each of `cubes` cubes may have for a multiprocessor to hold them together.
+    pub const fn memory_of_each(&self, cubes: usize) -> usize {
+        ((self.shared_memory + Self::RESERVED) / cubes).saturating_sub(Self::RESERVED)
+    }
+
+    /// Cubes of `bytes` of shared memory that a multiprocessor holds together.
+    pub const fn cubes_together(&self, bytes: usize) -> usize {
+        (self.shared_memory + Self::RESERVED) / (bytes + Self::RESERVED)
     }
 
     /// A two-dimensional launch of at least `count` cubes, as square as the limits ask for; `None` if they do not fit.

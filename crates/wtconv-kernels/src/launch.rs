@@ -398,6 +398,7 @@ fn launch_operator<R: Runtime>(
             view(&carried_strided),
             bank(parameters, skipped),
             grid(problem, &plan.cover),
+            plan.visits,
             plan.kernel,
             x.dtype.storage(),
             parameters.dtype.storage(),

@@ -15,6 +15,9 @@
 //!         + sum over l, s of sign(s, bit l-1 of i, bit l-1 of j) * conv_ls[i >> l, j >> l]
 //! ```
 //!
+//! A cube that has a multiprocessor to itself goes through several windows and fetches the next one's samples into registers
+//! while it works on the one before (`prefetch`).
+//!
 //! A window that is only part of its plane carries a halo of `R * 2^levels` samples, and what deeper levels contribute comes
 //! in as `carried`, a value for each coefficient of its deepest level: the walk of stage 3 just starts there. A resident
 //! plane is a window without neighbours and without a carried value, in the same code.
@@ -49,6 +52,8 @@ pub struct OperatorKernel {
     pub store: usize,
     /// Whether the filters are rotated by 180 degrees.
     pub rotate: bool,
+    /// Whether a cube visits several windows and fetches the next one's samples while it works on one.
+    pub prefetch: bool,
 }
 
 impl OperatorKernel {
@@ -98,6 +103,11 @@ impl OperatorKernel {
     const fn fetched(&self) -> usize {
         let rounds = self.layout.blocks().div_ceil(self.layout.threads);
         if rounds < 2 || !self.layout.unroll { 1 } else { 2 }
+    }
+
+    /// Samples that a thread holds in registers at once while they are fetched.
+    pub const fn fetched_samples(&self) -> usize {
+        self.fetched() * BLOCK_SAMPLES
     }
 }
 
@@ -161,7 +171,7 @@ pub(crate) fn haar_norm(filter: usize) -> f32 {
     f32::reinterpret((127u32 - 2u32 * level) << 23u32)
 }
 
-/// One launch of the wavelet convolution; see the module.
+/// One launch of the wavelet convolution; see the module. `visits` is the number of windows of a cube where it prefetches.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(crate) fn operator<F: Float, P: Float>(
     x: &Array<F>,
@@ -175,6 +185,7 @@ pub(crate) fn operator<F: Float, P: Float>(
     carried_view: View,
     bank: FilterBank,
     grid: Grid,
+    visits: usize,
     #[comptime] kernel: OperatorKernel,
     #[define(F)] _dtype: StorageType,
     #[define(P)] _parameter_dtype: StorageType,
@@ -184,50 +195,74 @@ pub(crate) fn operator<F: Float, P: Float>(
     let unit = UNIT_POS as usize;
     let index = cube_index();
     let channel = index % grid.channel_groups * comptime!(layout.channels);
-    let place = place_window(index / grid.channel_groups, channel, &grid, layout);
+    let visits = if kernel.prefetch { visits } else { 1usize.runtime() };
+    let first_window = index / grid.channel_groups * visits;
+    let first_place = place_window(first_window, channel, &grid, layout);
 
     // Stage 1. The first blocks are in flight while shared memory is cleared and the filters arrive.
     let fetched = comptime!(kernel.fetched());
-    let mut blocks = Array::<f32>::new(comptime!(kernel.fetched() * BLOCK_SAMPLES));
-    fetch::<F>(x, &x_view, &grid, &place, unit, &mut blocks, fetched, kernel.load, layout);
+    let mut blocks = Array::<f32>::new(comptime!(kernel.fetched_samples()));
+    fetch::<F>(x, &x_view, &grid, &first_place, unit, &mut blocks, fetched, kernel.load, layout);
+    clear(&mut shared, kernel);
+    if comptime!(kernel.register_taps()) {
+        load_filters::<P>(filters, scales, &mut shared, unit, channel, &bank, &grid, kernel);
+        load_biases::<P>(scales, bias, &mut shared, unit, channel, &bank, &grid, kernel);
+    }
+    for visit in 0..visits {
+        let place = place_window(first_window + visit, channel, &grid, layout);
+        if comptime!(layout.resident || kernel.prefetch) {
+            sync_cube();
+        }
+        scatter(&mut shared, unit, &blocks, fetched, layout);
+        if comptime!(kernel.fetched() * layout.threads < layout.blocks()) {
+            let mut first = unit + comptime!(kernel.fetched() * layout.threads);
+            while first < comptime!(layout.blocks()) {
+                fetch::<F>(x, &x_view, &grid, &place, first, &mut blocks, fetched, kernel.load, layout);
+                scatter(&mut shared, first, &blocks, fetched, layout);
+                first += comptime!(kernel.fetched() * layout.threads);
+            }
+        }
+        if kernel.prefetch {
+            if visit + 1 < visits {
+                let next = place_window(first_window + visit + 1, channel, &grid, layout);
+                fetch::<F>(x, &x_view, &grid, &next, unit, &mut blocks, fetched, kernel.load, layout);
+            }
+        }
+        analyse(&mut shared, unit, layout);
+
+        // Stages 2 and 3.
+        if comptime!(layout.levels > 0) {
+            convolve_subbands::<P>(&mut shared, filters, scales, unit, channel, &bank, &grid, kernel);
+            collect_deeper(&mut shared, carried, &carried_view, &grid, &place, unit, layout);
+        }
+
+        // Stage 4.
+        if comptime!(layout.clipped(0)) {
+            finish_clipped::<F, P>(&mut shared, scales, bias, y, &y_view, &grid, &place, unit, &bank, kernel);
+        } else {
+            finish_tiles::<F, P>(
+                &shared, filters, scales, bias, y, &y_view, &grid, &place, unit, &bank, kernel,
+            );
+        }
+        if kernel.prefetch {
+            sync_cube();
+            clear(&mut shared, kernel);
+        }
+    }
+}
+
+/// Zeroes the pyramid of a resident plane: what tiles read beyond the plane. A window's halo is loaded.
+#[cube]
+fn clear(shared: &mut SharedMemory<f32>, #[comptime] kernel: OperatorKernel) {
+    let layout = comptime!(kernel.layout);
     if layout.resident {
         zero(
-            &mut shared,
+            shared,
             layout.start,
             comptime!(kernel.shared_floats() / QUAD * QUAD),
             layout.threads,
             layout.vectors,
         );
-    }
-    if comptime!(kernel.register_taps()) {
-        load_filters::<P>(filters, scales, &mut shared, unit, channel, &bank, &grid, kernel);
-        load_biases::<P>(scales, bias, &mut shared, unit, channel, &bank, &grid, kernel);
-    }
-    if layout.resident {
-        sync_cube();
-    }
-    scatter(&mut shared, unit, &blocks, fetched, layout);
-    if comptime!(kernel.fetched() * layout.threads < layout.blocks()) {
-        let mut first = unit + comptime!(kernel.fetched() * layout.threads);
-        while first < comptime!(layout.blocks()) {
-            fetch::<F>(x, &x_view, &grid, &place, first, &mut blocks, fetched, kernel.load, layout);
-            scatter(&mut shared, first, &blocks, fetched, layout);
-            first += comptime!(kernel.fetched() * layout.threads);
-        }
-    }
-    analyse(&mut shared, unit, layout);
-
-    // Stages 2 and 3.
-    if comptime!(layout.levels > 0) {
-        convolve_subbands::<P>(&mut shared, filters, scales, unit, channel, &bank, &grid, kernel);
-        collect_deeper(&mut shared, carried, &carried_view, &grid, &place, unit, layout);
-    }
-
-    // Stage 4.
-    if comptime!(layout.clipped(0)) {
-        finish_clipped::<F, P>(&mut shared, scales, bias, y, &y_view, &grid, &place, unit, &bank, kernel);
-    } else {
-        finish_tiles::<F, P>(&shared, filters, scales, bias, y, &y_view, &grid, &place, unit, &bank, kernel);
     }
 }
 

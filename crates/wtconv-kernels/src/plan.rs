@@ -19,8 +19,14 @@ pub use crate::reduction::ReductionKernel;
 /// Largest filter side that the kernels take: a row of taps must fit a thread's registers.
 pub const MAX_KERNEL_SIZE: usize = 63;
 
+/// Registers of a multiprocessor.
+const REGISTERS: usize = 65_536;
+
 /// Registers of a gradient thread, as compiled for CUDA.
 const GRADIENT_REGISTERS: usize = 72;
+
+/// Window cubes of the operator that a multiprocessor should hold at least.
+const WINDOWS_TOGETHER: usize = 3;
 
 /// Why there is no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -176,6 +182,8 @@ pub struct OperatorPlan {
     pub kernel: OperatorKernel,
     /// Its cubes.
     pub cover: Cover,
+    /// Windows that a cube visits: 1 unless the kernel prefetches.
+    pub visits: usize,
     /// What runs before it when the plan is split.
     pub deeper: Option<Box<Deeper<OperatorPlan>>>,
     /// Whether element indices need more than 32 bits.
@@ -312,7 +320,8 @@ fn operator_branch(
     let channels = neighbouring_channels(operands, shape, limits);
     let vector = |tensor: &Strided| if limits.vectors { tensor.vector(shape) } else { 1 };
     let finish = |layout: Layout| {
-        let kernel = OperatorKernel { layout, load: vector(&operands.x), store: vector(&operands.y), rotate };
+        let (load, store) = (vector(&operands.x), vector(&operands.y));
+        let kernel = OperatorKernel { layout, load, store, rotate, prefetch: false };
         OperatorKernel { layout: Layout { start: kernel.filter_floats(), ..layout }, ..kernel }
     };
     let measure = |layout: &Layout| {
@@ -321,8 +330,12 @@ fn operator_branch(
     };
     let plan = |layout: Layout, deeper| {
         let kernel = finish(layout);
-        let cover = cover(problem, &layout, 1, limits)?;
-        Ok(OperatorPlan { kernel, cover, deeper, wide_indices })
+        let mut cover = cover(problem, &layout, limits)?;
+        let visits = operator_visits(problem, &kernel, &cover, limits);
+        let items = problem.batch.div_ceil(layout.images()) * cover.windows_y * cover.windows_x;
+        cover.cubes = cubes(items.div_ceil(visits) * cover.channel_groups, limits)?;
+        let kernel = OperatorKernel { prefetch: visits > 1, ..kernel };
+        Ok(OperatorPlan { kernel, cover, visits, deeper, wide_indices })
     };
 
     let resident = || resident_layout(problem, base, channels, operator_planes, limits, &measure);
@@ -385,7 +398,7 @@ fn gradient_branch(
             GradientKernel { repeats, ..finish(layout, threads) }
         };
         let kernel = with_most(gradient_threads(limits, 2));
-        if 8 * kernel.shared_floats() > limits.shared_memory {
+        if limits.cubes_together(4 * kernel.shared_floats()) < 2 {
             with_most(gradient_threads(limits, 1))
         } else {
             kernel
@@ -398,7 +411,7 @@ fn gradient_branch(
     let plan = |layout: Layout, deeper| {
         let kernel = fit(&layout);
         let images = layout.images();
-        let mut cover = cover(problem, &layout, 1, limits)?;
+        let mut cover = cover(problem, &layout, limits)?;
         let items = problem.batch.div_ceil(images) * cover.windows_y * cover.windows_x;
         let groups = cover.channel_groups * kernel.tap_groups();
         let chunks = (resident_cubes(&kernel, limits) / groups).clamp(1, items.max(1));
@@ -494,7 +507,9 @@ fn window_layout(
     measure: Measure<'_>,
 ) -> Result<Layout, Refusal> {
     let refused = Refusal::Strategy { strategy, levels: problem.levels };
-    let window = |levels: usize, height: usize, width: usize, limits: &DeviceLimits| {
+    // A window of which a multiprocessor's memory holds `together`.
+    let window = |levels: usize, height: usize, width: usize, together: usize| {
+        let share = DeviceLimits { shared_memory: limits.memory_of_each(together), ..*limits };
         let height = height.min(problem.height.next_multiple_of(BLOCK));
         let width = width.min(problem.width.next_multiple_of(BLOCK));
         let mut layout = Layout {
@@ -519,8 +534,12 @@ fn window_layout(
         layout.planes = layout.channels;
         loop {
             layout.threads = operator_threads(&layout, limits);
-            if layout.planes == 1 || fits(measure(&layout), limits).is_ok() {
-                return layout;
+            let fitting = fits(measure(&layout), &share);
+            if fitting.is_ok() {
+                layout.threads = window_threads(&layout, measure(&layout).0, limits);
+            }
+            if layout.planes == 1 || fitting.is_ok() {
+                return fitting.map(|()| layout);
             }
             layout.planes /= 2;
             layout.channels /= 2;
@@ -536,26 +555,26 @@ fn window_layout(
         if !applies {
             return Err(refused);
         }
-        let layout = window(levels, height, width, limits);
-        fits(measure(&layout), limits)?;
-        return Ok(layout);
+        return window(levels, height, width, 1);
     }
-    // Two cubes a multiprocessor hide each other's loads; a window that leaves no room for that is the last resort.
+    // Cubes of one multiprocessor hide each other's loads and barriers; a window that leaves no room for two is the last resort.
     let least = problem.levels.min(1);
     let mut smallest = Refusal::SharedMemory { needed: usize::MAX, available: limits.shared_memory };
-    for share in [2, 1] {
-        let limits = DeviceLimits { shared_memory: limits.shared_memory / share, ..*limits };
-        let mut best: Option<(usize, Layout)> = None;
+    // Of neighbouring channels a smaller share of memory would hold fewer.
+    let most = if channels > 1 { 2 } else { WINDOWS_TOGETHER };
+    for together in [2..=most, 1..=1] {
         for levels in (least..=problem.levels.min(BLOCK_LEVELS)).rev() {
-            for height in window_sides(problem.height) {
-                for width in window_sides(problem.width) {
-                    let layout = window(levels, height, width, &limits);
-                    match fits(measure(&layout), &limits) {
-                        Err(refusal) => smallest = refusal,
-                        Ok(()) => {
-                            let cost = window_cost(problem, &layout);
-                            if best.is_none_or(|(least, _)| cost < least) {
-                                best = Some((cost, layout));
+            let mut best: Option<(usize, Layout)> = None;
+            for together in together.clone() {
+                for height in window_sides(problem.height) {
+                    for width in window_sides(problem.width) {
+                        match window(levels, height, width, together) {
+                            Err(refusal) => smallest = refusal,
+                            Ok(layout) => {
+                                let cost = window_cost(problem, &layout, together);
+                                if best.is_none_or(|(least, _)| cost < least) {
+                                    best = Some((cost, layout));
+                                }
                             }
                         }
                     }
@@ -569,21 +588,25 @@ fn window_layout(
     Err(smallest)
 }
 
-/// Sides that a window may have: even shares of the extent, and powers of two for devices on which those do not fit.
+/// Sides that a window may have: even shares of the extent, and fixed ones for planes that are larger, or devices on which
+/// those do not fit.
 fn window_sides(extent: usize) -> impl Iterator<Item = usize> {
     let shares = (1..=8).map(move |parts| extent.div_ceil(parts).next_multiple_of(BLOCK));
-    shares.filter(|side| (32..=128).contains(side)).chain([64, 32, 16, 8, 4])
+    shares.filter(|side| (32..=128).contains(side)).chain([128, 64, 48, 40, 32, 16, 8, 4])
 }
 
 /// Samples loaded and outputs computed for one plane, up to a factor. The ends of a loaded row lie in lines of device memory of
-/// which the window uses a part: of two windows of one area the wider one is faster.
-fn window_cost(problem: &Problem, layout: &Layout) -> usize {
+/// which the window uses a part: of two windows of one area the wider one is faster. Two cubes together hide less of each other's
+/// waiting than three, and a second round for the deepest subbands is one more wait: a tenth of the time each, as measured on
+/// planes of 224 and 512 samples a side.
+fn window_cost(problem: &Problem, layout: &Layout, together: usize) -> usize {
     /// Elements of a line, of which every loaded row wastes about one.
     const LINE: usize = 32;
     let windows = problem.height.div_ceil(layout.height) * problem.width.div_ceil(layout.width);
     let loaded = layout.blocks_y() * BLOCK * (layout.blocks_x() * BLOCK + LINE);
     let computed = layout.buffer_slots(0) * layout.base_rows * QUAD;
-    windows * (loaded + 2 * computed)
+    let waits = WINDOWS_TOGETHER.saturating_sub(together) + layout.rounds().saturating_sub(1);
+    windows * (loaded + 2 * computed) * (10 + waits)
 }
 
 fn fits((shared, threads): (usize, usize), limits: &DeviceLimits) -> Result<(), Refusal> {
@@ -647,6 +670,50 @@ fn operator_threads(layout: &Layout, limits: &DeviceLimits) -> usize {
     threads.min(limits.threads / limits.plane_size * limits.plane_size).min(1024)
 }
 
+/// Threads for a window that takes `bytes` of memory: all tiles of its subbands in one round where registers still let a
+/// multiprocessor hold as many cubes as its memory does.
+fn window_threads(layout: &Layout, bytes: usize, limits: &DeviceLimits) -> usize {
+    let held = limits.cubes_together(bytes).clamp(1, WINDOWS_TOGETHER);
+    let subbands: usize = (1..=layout.levels).map(|level| layout.slots(level)).sum();
+    let threads = subbands.next_multiple_of(limits.plane_size).max(layout.threads);
+    let fits =
+        threads <= limits.threads.min(1024) && threads * operator_registers(layout) * held <= REGISTERS;
+    if fits { threads } else { layout.threads }
+}
+
+/// Registers of an operator thread, about as compiled for CUDA: taps and sums of a tile, and what addresses take, a little less
+/// of it at level 0.
+fn operator_registers(layout: &Layout) -> usize {
+    let kernel_size = layout.kernel_size;
+    let taps = if kernel_size <= MAX_REGISTER_KERNEL { kernel_size * kernel_size } else { kernel_size };
+    (taps + QUAD * layout.tile_rows.max(layout.base_rows.saturating_sub(1)) + 19).next_multiple_of(8)
+}
+
+/// Windows that a cube visits. A cube that a multiprocessor holds alone waits for its loads with nobody to take over: it fetches
+/// the next window's samples into registers instead, while it works on the one before. As many visits as leave the fewest
+/// multiprocessors idle in the last wave.
+fn operator_visits(
+    problem: &Problem,
+    kernel: &OperatorKernel,
+    cover: &Cover,
+    limits: &DeviceLimits,
+) -> usize {
+    /// The last cube of a multiprocessor runs alone: long visits make for a long last wave.
+    const MOST: usize = 4;
+    let layout = &kernel.layout;
+    let held = layout.threads * (operator_registers(layout) + kernel.fetched_samples());
+    if limits.cubes_together(4 * kernel.shared_floats()) > 1 || held > REGISTERS {
+        return 1;
+    }
+    let items = problem.batch.div_ceil(layout.images()) * cover.windows_y * cover.windows_x;
+    // Only the first visit's loads are waited for: about a third of a visit.
+    let tenths = |visits: usize| {
+        let cubes = items.div_ceil(visits) * cover.channel_groups;
+        cubes.div_ceil(limits.multiprocessors.unwrap_or(16)) * (10 * visits + 3)
+    };
+    (1..=MOST).min_by_key(|visits| tenths(*visits)).expect("the range is not empty")
+}
+
 /// Neighbouring channels that a cube takes where channels are the fastest axis: a 32-byte sector of device memory.
 fn neighbouring_channels(operands: &Operands, shape: [usize; 4], limits: &DeviceLimits) -> usize {
     if !operands.x.is_channels_last(shape) {
@@ -680,22 +747,22 @@ fn previous_power_of_two(count: usize) -> usize {
 
 /// Threads of a gradient cube at most, of which a multiprocessor is to hold `together`.
 fn gradient_threads(limits: &DeviceLimits, together: usize) -> usize {
-    limits.threads.min(65536 / GRADIENT_REGISTERS / together) / limits.plane_size * limits.plane_size
+    limits.threads.min(REGISTERS / GRADIENT_REGISTERS / together) / limits.plane_size * limits.plane_size
 }
 
 /// Gradient cubes that a device runs at once: one wave of them, so that none waits for a second.
 fn resident_cubes(kernel: &GradientKernel, limits: &DeviceLimits) -> usize {
-    let by_memory = limits.shared_memory / (4 * kernel.shared_floats());
-    let by_registers = 65536 / GRADIENT_REGISTERS / kernel.x.threads;
+    let by_memory = limits.cubes_together(4 * kernel.shared_floats());
+    let by_registers = REGISTERS / GRADIENT_REGISTERS / kernel.x.threads;
     limits.multiprocessors.unwrap_or(16) * by_memory.min(by_registers).clamp(1, 16)
 }
 
-/// How cubes of `layout` cover the problem, `factor` cubes a window.
-fn cover(problem: &Problem, layout: &Layout, factor: usize, limits: &DeviceLimits) -> Result<Cover, Refusal> {
+/// How cubes of `layout` cover the problem, one window a cube.
+fn cover(problem: &Problem, layout: &Layout, limits: &DeviceLimits) -> Result<Cover, Refusal> {
     let windows_y = problem.height.div_ceil(layout.height);
     let windows_x = problem.width.div_ceil(layout.width);
     let channel_groups = problem.channels.div_ceil(layout.channels);
-    let count = problem.batch.div_ceil(layout.images()) * windows_y * windows_x * channel_groups * factor;
+    let count = problem.batch.div_ceil(layout.images()) * windows_y * windows_x * channel_groups;
     Ok(Cover { windows_y, windows_x, channel_groups, cubes: cubes(count, limits)? })
 }
 

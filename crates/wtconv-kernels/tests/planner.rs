@@ -256,3 +256,39 @@ fn an_empty_batch_has_plans_without_shares() {
     let plan = plan_filter_gradient(&problem, &operands(&problem), &H200, Strategy::Auto).unwrap();
     assert_eq!(plan.chunks, 0);
 }
+#[test]
+fn windows_of_large_planes_share_a_multiprocessor() {
+    for (shape, most_threads) in
+        [([16, 64, 224, 224], 303), ([8, 64, 512, 512], 273), ([1, 4, 2048, 2048], 273)]
+    {
+        let problem = problem(shape, 5, 3);
+        let plan = plan_operator(&problem, &operands(&problem), false, &H200, Strategy::Auto).unwrap();
+        let layout = plan.kernel.layout;
+        // 228 KiB of memory, of which each cube takes one more than its own; 65,536 registers, 72 or 80 a thread.
+        assert!(3 * (4 * plan.kernel.shared_floats() + 1024) <= 228 * 1024, "{shape:?}: {layout:?}");
+        assert!(layout.threads <= most_threads, "{shape:?}: {layout:?}");
+        assert_eq!(layout.rounds(), 1, "{shape:?}: {layout:?}");
+        assert_eq!(plan.visits, 1, "{shape:?}");
+    }
+}
+
+#[test]
+fn a_cube_that_is_alone_visits_several_windows() {
+    for (shape, levels, visits) in [
+        ([32, 64, 128, 128], 3, 4),
+        ([33, 64, 128, 128], 3, 3),
+        ([1, 64, 128, 128], 3, 1),
+        ([0, 64, 128, 128], 3, 1),
+        // Two cubes hide each other's loads already.
+        ([64, 96, 56, 56], 5, 1),
+    ] {
+        let problem = problem(shape, 5, levels);
+        let plan = plan_operator(&problem, &operands(&problem), false, &H200, Strategy::Auto).unwrap();
+        let images = plan.kernel.layout.images();
+        assert_eq!(plan.visits, visits, "{shape:?}");
+        assert_eq!(plan.kernel.prefetch, visits > 1, "{shape:?}");
+        let [x, y] = plan.cover.cubes;
+        let cubes = (x * y) as usize / plan.cover.channel_groups;
+        assert!(cubes * plan.visits * images >= shape[0], "{shape:?}: {cubes} cubes");
+    }
+}

@@ -97,7 +97,8 @@ pub fn an_empty_batch_works_forward_and_backward<B: WtConvBackend>(device: &B::D
         let arguments = Arguments::<A<B>>::new(&case, precision.dtype, device).tracked();
         let y = arguments.forward(case.problem.stride);
         assert_eq!(y.dims(), case.output_shape());
-        let gradients = arguments.gradients(y.sum());
+        // From `y` itself: on CUDA, Burn 0.21 cannot sum a tensor without elements.
+        let gradients = arguments.gradients(y);
         assert!(gradients.x.is_empty());
         assert_eq!(gradients.filters, vec![0.0; case.problem.filters_len()]);
         assert_eq!(gradients.scales, vec![0.0; case.problem.scales_len()]);

@@ -159,6 +159,10 @@ pub fn tensor<B: Backend, const D: usize>(
 }
 
 pub fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f64> {
+    // On CUDA, Burn 0.21 cannot read a tensor without elements.
+    if tensor.shape().num_elements() == 0 {
+        return Vec::new();
+    }
     tensor.into_data().iter::<f64>().collect()
 }
 
@@ -204,7 +208,7 @@ impl<B: WtConvBackend, C: CheckpointStrategy> Arguments<Autodiff<B, C>> {
     /// Reads the gradients of tracked arguments after a backward from `loss`.
     ///
     /// Each gradient must have its argument's dtype.
-    pub fn gradients(&self, loss: Tensor<Autodiff<B, C>, 1>) -> Gradients {
+    pub fn gradients<const D: usize>(&self, loss: Tensor<Autodiff<B, C>, D>) -> Gradients {
         let dtype = self.x.dtype();
         let mut grads = loss.backward();
         let x = self.x.grad_remove(&mut grads).expect("a gradient of x");

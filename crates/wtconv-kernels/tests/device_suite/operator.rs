@@ -3,7 +3,7 @@
 use wtconv_oracle::relative_error;
 
 use crate::support::{Case, Memory, check_operator, client, run_operator};
-use wtconv_kernels::{DeviceLimits, Dtype, Operands, Problem, Strategy, plan_operator};
+use wtconv_kernels::{DeviceLimits, Dtype, Strategy};
 
 /// Channels, kernel sizes and levels that go round while a test walks through sizes.
 fn round_robin(index: usize) -> (usize, usize, usize) {
@@ -106,18 +106,9 @@ fn more_channels_than_a_cube_takes() {
     });
 }
 
-/// The plan that a case would run, and whether it is what the test wants to see run.
+/// The plan that a case runs.
 fn plan(case: &Case) -> wtconv_kernels::OperatorPlan {
-    let [batch, channels, height, width] = case.shape;
-    let problem =
-        Problem { batch, channels, height, width, kernel_size: case.kernel_size, levels: case.levels };
-    let operands = Operands {
-        x: case.x.strided(case.shape).0,
-        y: case.out.strided(case.shape).0,
-        dtype: case.dtype,
-        parameter_dtype: case.dtype,
-    };
-    plan_operator(&problem, &operands, false, &case.limits(), case.strategy).expect("a plan")
+    case.operator_plan(&case.limits())
 }
 
 /// The kernels as CUDA runs them, unrolled: tiles of odd height, levels that one thread convolves whole.
@@ -159,6 +150,27 @@ fn windows_and_splits() {
         assert!(!layout.resident && layout.height <= height && layout.width <= width);
         assert_eq!(layout.levels, first);
         assert_eq!(taken.deeper.is_some(), levels > first);
+        check_operator(&case);
+    }
+}
+
+#[test]
+fn a_cube_visits_several_windows() {
+    for (shape, levels, strategy, memory) in [
+        ([29, 2, 14, 11], 2, Strategy::Resident, Memory::ChannelsLast),
+        ([2, 2, 19, 30], 1, Strategy::Windows { levels: 1, height: 8, width: 16 }, Memory::Sliced),
+    ] {
+        let case = Case {
+            exact: true,
+            alone: true,
+            strategy,
+            x: memory,
+            dy: memory,
+            out: memory,
+            ..Case::new(shape, 3, levels)
+        };
+        let taken = plan(&case);
+        assert!(taken.visits > 1 && taken.kernel.prefetch, "{shape:?}: {} visits", taken.visits);
         check_operator(&case);
     }
 }

@@ -3,7 +3,10 @@
 
 use cubecl::prelude::*;
 use cubecl::server::Handle;
-use wtconv_kernels::{DeviceLimits, Dtype, FilterGradients, Launcher, Parameters, Strategy, Strided, Tensor};
+use wtconv_kernels::{
+    DeviceLimits, Dtype, FilterGradients, Launcher, Operands, OperatorPlan, Parameters, Problem, Strategy,
+    Strided, Tensor, plan_operator,
+};
 use wtconv_oracle::relative_error;
 
 // The runtime under test is named by the binary.
@@ -148,6 +151,8 @@ pub struct Case {
     pub unroll: bool,
     /// Leaves gaps between the rows of taps, the filters and the scales.
     pub padded: bool,
+    /// Leaves room for one cube on the device's only multiprocessor.
+    pub alone: bool,
     pub seed: u64,
 }
 
@@ -166,6 +171,7 @@ impl Case {
             strategy: Strategy::Auto,
             unroll: false,
             padded: false,
+            alone: false,
             seed: 1,
         }
     }
@@ -190,7 +196,26 @@ impl Case {
 
     pub fn limits(&self) -> DeviceLimits {
         let limits = DeviceLimits::of(&client());
-        DeviceLimits { unroll: limits.unroll || self.unroll, ..limits }
+        let limits = DeviceLimits { unroll: limits.unroll || self.unroll, ..limits };
+        if !self.alone {
+            return limits;
+        }
+        let shared_memory = 4 * self.operator_plan(&limits).kernel.shared_floats();
+        DeviceLimits { shared_memory, multiprocessors: Some(1), ..limits }
+    }
+
+    /// The plan of the forward.
+    pub fn operator_plan(&self, limits: &DeviceLimits) -> OperatorPlan {
+        let [batch, channels, height, width] = self.shape;
+        let &Case { kernel_size, levels, .. } = self;
+        let problem = Problem { batch, channels, height, width, kernel_size, levels };
+        let operands = Operands {
+            x: self.x.strided(self.shape).0,
+            y: self.out.strided(self.shape).0,
+            dtype: self.dtype,
+            parameter_dtype: self.dtype,
+        };
+        plan_operator(&problem, &operands, false, limits, self.strategy).expect("a plan")
     }
 
     pub fn data(&self) -> Data {
