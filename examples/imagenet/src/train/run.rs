@@ -18,7 +18,7 @@ use super::ema::Ema;
 use super::history::{EpochRecord, curves};
 use super::metrics::{EpochMetrics, Pace, Totals};
 use super::optimizer::GroupedAdamW;
-use super::parallel::{Recipe, Replicas};
+use super::parallel::{Finished, Recipe, Replicas};
 use super::prepare::Prepared;
 use super::progress::{Display, Position};
 use super::schedule::WarmupCosine;
@@ -319,8 +319,11 @@ impl<B: TrainBackend> Trainer<B> {
                 gradients.add(&self.model, samples, batch.lambda, &self.batcher, &self.device, smoothing)
             }));
         }
-        let (outputs, gradients) = match &mut self.replicas {
-            None => (outputs.into_iter().flatten().collect(), gradients.finish(&self.model)),
+        let Finished { outputs, gradients } = match &mut self.replicas {
+            None => Finished {
+                outputs: outputs.into_iter().flatten().collect(),
+                gradients: gradients.finish(&self.model),
+            },
             Some(replicas) => replicas.finish(gradients, outputs, seen, &self.model, lr)?,
         };
         if let Some(gradients) = gradients {
