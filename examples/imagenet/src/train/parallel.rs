@@ -96,6 +96,15 @@ pub enum DeviceError {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// All devices have their gradients, but not their sum.
+    #[error(
+        "the devices' exchange of gradients has not ended for {} s; the last checkpoint, if there is one, is usable",
+        waited.as_secs_f64()
+    )]
+    Exchange {
+        /// How long it was waited for.
+        waited: Duration,
+    },
 }
 
 /// What all devices do with their batches.
@@ -142,8 +151,6 @@ enum Report<B: AutodiffBackend> {
     Exchanging,
     /// The first device has the sum of all gradients.
     Reduced(Tensor<B::InnerBackend, 1>),
-    /// It has stepped.
-    Stepped,
     /// It will do nothing more.
     Failed(String),
 }
@@ -299,7 +306,18 @@ impl<B: TrainBackend> Replicas<B> {
         };
         let outputs = self.gather(outputs)?;
         let gradients = match part {
-            Some(part) => Some(unflatten(self.exchange(part, lr)?, model)),
+            Some(part) => {
+                let started = Instant::now();
+                let gradients = unflatten(self.exchange(part, lr)?, model);
+                if self.exchanges.count.is_multiple_of(MEASURED) {
+                    // Only what this thread has made of the sum is waited for: the engine adds in a thread of its own.
+                    B::sync(&self.first).map_err(|error| self.failed(0, error.to_string()))?;
+                    self.exchanges.measured += 1;
+                    self.exchanges.time += started.elapsed();
+                }
+                self.exchanges.count += 1;
+                Some(gradients)
+            }
             None => None,
         };
         Ok(Finished { outputs, gradients })
@@ -312,7 +330,7 @@ impl<B: TrainBackend> Replicas<B> {
     ) -> Result<Vec<BatchOutput<B::InnerBackend>>, DeviceError> {
         let mut outputs = vec![own];
         outputs.resize_with(self.indices.len(), Vec::new);
-        self.wait_for(1, |rank, report| {
+        self.wait_for_others(|rank, report| {
             if let Report::Ready(ready) = report {
                 outputs[rank] = ready;
             }
@@ -325,16 +343,15 @@ impl<B: TrainBackend> Replicas<B> {
         Ok((0..batches).filter_map(batch).collect())
     }
 
-    /// Sums the gradients of all devices, of which `part` are the first's, and lets the others step with `lr`.
+    /// Sums the gradients of all devices, of which `part` are the first's, and lets the others step with `lr`. One that fails to step
+    /// says so in the next update.
     fn exchange(
-        &mut self,
+        &self,
         part: Tensor<B::InnerBackend, 1>,
         lr: f64,
     ) -> Result<Tensor<B::InnerBackend, 1>, DeviceError> {
-        let started = Instant::now();
         self.send(|| Order::Step { lr });
-        // All are in the exchange before one comes out of it: what is reported from there is reported after this.
-        self.wait_for(1, |_, _| {})?;
+        self.wait_for_others(|_, _| {})?;
         let (peer, reporter) = (self.first_peer, self.reporter.clone());
         let exchange = move || {
             let report = match catch_unwind(AssertUnwindSafe(|| all_reduce::<B>(peer, part))) {
@@ -347,20 +364,14 @@ impl<B: TrainBackend> Replicas<B> {
         };
         let spawned = thread::Builder::new().name("exchange".to_string()).spawn(exchange);
         spawned.map_err(|error| self.failed(0, error.to_string()))?;
-        let mut sum = None;
-        self.wait_for(0, |_, report| {
-            if let Report::Reduced(reduced) = report {
-                sum = Some(reduced);
+        let deadline = Instant::now() + self.patience;
+        loop {
+            match self.report(deadline)? {
+                Some((_, Report::Reduced(sum))) => return Ok(sum),
+                Some(_) => {}
+                None => return Err(DeviceError::Exchange { waited: self.patience }),
             }
-        })?;
-        let sum = sum.ok_or_else(|| self.failed(0, "its gradients were not summed".to_string()))?;
-        if self.exchanges.count.is_multiple_of(MEASURED) {
-            B::sync(&self.first).map_err(|error| self.failed(0, error.to_string()))?;
-            self.exchanges.measured += 1;
-            self.exchanges.time += started.elapsed();
         }
-        self.exchanges.count += 1;
-        Ok(sum)
     }
 
     /// The time that the first device has waited for sums of gradients since the last call, by those that were measured.
@@ -376,24 +387,28 @@ impl<B: TrainBackend> Replicas<B> {
         }
     }
 
-    /// Takes one report of each device from `first` on.
-    fn wait_for(&self, first: usize, mut take: impl FnMut(usize, Report<B>)) -> Result<(), DeviceError> {
-        let started = Instant::now();
-        let mut silent: BTreeSet<usize> = (first..self.indices.len()).collect();
+    /// Takes one report of each device but the first.
+    fn wait_for_others(&self, mut take: impl FnMut(usize, Report<B>)) -> Result<(), DeviceError> {
+        let deadline = Instant::now() + self.patience;
+        let mut silent: BTreeSet<usize> = (1..self.indices.len()).collect();
         while let Some(next) = silent.first() {
-            match self.reports.recv_timeout(self.patience.saturating_sub(started.elapsed())) {
-                Ok((rank, Report::Failed(reason))) => return Err(self.failed(rank, reason)),
-                Ok((rank, report)) => {
-                    silent.remove(&rank);
-                    take(rank, report);
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    return Err(DeviceError::Silent { device: self.indices[*next], waited: self.patience });
-                }
-                Err(RecvTimeoutError::Disconnected) => unreachable!("one sender is this one's own"),
-            }
+            let Some((rank, report)) = self.report(deadline)? else {
+                return Err(DeviceError::Silent { device: self.indices[*next], waited: self.patience });
+            };
+            silent.remove(&rank);
+            take(rank, report);
         }
         Ok(())
+    }
+
+    /// The next report, or `None` if there is none until `deadline`. That of a failure is an error.
+    fn report(&self, deadline: Instant) -> Result<Option<(usize, Report<B>)>, DeviceError> {
+        match self.reports.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok((rank, Report::Failed(reason))) => Err(self.failed(rank, reason)),
+            Ok(report) => Ok(Some(report)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => unreachable!("one sender is this one's own"),
+        }
     }
 
     fn failed(&self, rank: usize, reason: String) -> DeviceError {
@@ -424,7 +439,7 @@ impl<B: TrainBackend, O: Optimizer<WtConvNext<B>, B>> Replica<B, O> {
         let mut part = None;
         while let Ok(order) = orders.recv() {
             #[cfg(test)]
-            fault::strike(rank, &order);
+            fault::strike(rank, fault::Place::of(&order));
             match order {
                 Order::Batch { samples, lambda, planned } => {
                     let Recipe { batcher, dtype, label_smoothing, .. } = &self.recipe;
@@ -445,11 +460,12 @@ impl<B: TrainBackend, O: Optimizer<WtConvNext<B>, B>> Replica<B, O> {
                 Order::Step { lr } => {
                     let part = part.take().ok_or("it has no gradients")?;
                     report(Report::Exchanging);
+                    #[cfg(test)]
+                    fault::strike(rank, fault::Place::Exchange);
                     let sum = all_reduce::<B>(self.peer, part).map_err(|error| format!("{error:?}"))?;
                     let gradients = unflatten(sum, &self.model);
                     let clip_grad = self.recipe.clip_grad;
                     self.model = clip_and_step(&mut self.optimizer, lr, self.model, gradients, clip_grad);
-                    report(Report::Stepped);
                 }
             }
         }
@@ -537,19 +553,31 @@ pub(super) mod fault {
         Silence,
     }
 
-    /// The order in the place of which it happens.
+    /// Before what it happens.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Place {
         Batch,
         Finish,
         Step,
+        /// After the device has said that it goes into the exchange.
+        Exchange,
+    }
+
+    impl Place {
+        pub(super) fn of(order: &Order) -> Self {
+            match order {
+                Order::Batch { .. } => Self::Batch,
+                Order::Finish { .. } => Self::Finish,
+                Order::Step { .. } => Self::Step,
+            }
+        }
     }
 
     struct Fault {
         kind: Kind,
         rank: usize,
         place: Place,
-        /// Orders of this kind that are followed before.
+        /// How often the device passes the place before.
         after: usize,
     }
 
@@ -568,7 +596,7 @@ pub(super) mod fault {
         }
     }
 
-    /// Plans a fault in the device of `rank`, after as many orders of one kind have been followed. To be called by whoever has the one
+    /// Plans a fault in the device of `rank`, when it has passed the place as many times. To be called by whoever has the one
     /// group of devices of this process.
     #[must_use]
     pub fn plan(kind: Kind, rank: usize, place: Place, after: usize) -> Planned {
@@ -576,12 +604,7 @@ pub(super) mod fault {
         Planned
     }
 
-    pub(super) fn strike(rank: usize, order: &Order) {
-        let place = match order {
-            Order::Batch { .. } => Place::Batch,
-            Order::Finish { .. } => Place::Finish,
-            Order::Step { .. } => Place::Step,
-        };
+    pub(super) fn strike(rank: usize, place: Place) {
         let kind = match &mut *fault() {
             Some(fault) if fault.rank == rank && fault.place == place => {
                 if fault.after > 0 {
@@ -816,7 +839,7 @@ mod tests {
         let error = failed_update(batch, PATIENCE);
         assert!(matches!(error, DeviceError::Failed { device: 7, .. }), "{error}");
         assert!(error.to_string().starts_with("device 7 failed: "), "{error}");
-        for place in [Place::Batch, Place::Finish, Place::Step] {
+        for place in [Place::Batch, Place::Finish, Place::Step, Place::Exchange] {
             let _fault = fault::plan(Kind::Death, 2, place, 0);
             let error = failed_update(samples(0, 3), PATIENCE).to_string();
             assert!(error.starts_with(&format!("device 5 failed: struck at {place:?};")), "{error}");
@@ -836,7 +859,12 @@ mod tests {
             assert!(matches!(error, DeviceError::Silent { device: 7, .. }), "{error}");
             assert!(error.to_string().starts_with("device 7 has not answered for 1.5 s;"), "{error}");
         }
-        // Those that waited for it in the exchange are set free.
+        let planned = fault::plan(Kind::Silence, 1, Place::Exchange, 0);
+        let error = failed_update(samples(0, 3), patience);
+        assert!(matches!(error, DeviceError::Exchange { .. }), "{error}");
+        assert!(error.to_string().contains("exchange of gradients has not ended for 1.5 s;"), "{error}");
+        drop(planned);
+        // Those that waited in the exchange are set free.
         let device = burn::tensor::Device::<TestAutodiff>::default();
         parallel::<TestAutodiff>(&[(0, device), (1, device)], 0.0);
     }
