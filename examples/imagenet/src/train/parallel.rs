@@ -863,10 +863,16 @@ mod tests {
         let error = failed_update(samples(0, 3), patience);
         assert!(matches!(error, DeviceError::Exchange { .. }), "{error}");
         assert!(error.to_string().contains("exchange of gradients has not ended for 1.5 s;"), "{error}");
-        drop(planned);
-        // Those that waited in the exchange are set free.
+        // Once there is another run, the device goes on, into an exchange that is no longer its own.
         let device = burn::tensor::Device::<TestAutodiff>::default();
-        parallel::<TestAutodiff>(&[(0, device), (1, device)], 0.0);
+        let model = model::<TestAutodiff>(&device);
+        let replicas = started(&[(0, device), (1, device)], &model, 0.0);
+        drop(planned);
+        thread::sleep(Duration::from_millis(100));
+        let (two, losses) = ten_updates(model, Some(replicas), 0.0);
+        let (one, one_losses) = sequential::<TestAutodiff>(&device, 0.0);
+        assert_close(&two, &one, 1e-6);
+        assert_close(&losses, &one_losses, 1e-5);
     }
 
     #[test]

@@ -110,6 +110,8 @@ mod tests {
     use super::*;
     use crate::TestAutodiff;
     use burn::module::{ModuleVisitor, Param};
+    use burn::nn::{Linear, LinearConfig};
+    use burn::optim::SgdConfig;
     use burn::tensor::backend::BackendTypes;
     use wtconvnext::WtConvNextConfig;
 
@@ -213,5 +215,25 @@ mod tests {
     fn an_update_without_images_has_no_gradient() {
         let model = model(&Default::default());
         assert!(UpdateGradients::new(8, ForwardDtype::F32).finish(&model).is_none());
+    }
+
+    #[test]
+    fn a_step_is_clipped_only_if_it_is_asked_for() {
+        let device = Default::default();
+        // Gradients 3 and 4, whose norm is 5, of weights 0 and 0.
+        let stepped = |clip_grad: f64| {
+            let mut linear: Linear<TestAutodiff> = LinearConfig::new(2, 1).with_bias(false).init(&device);
+            let (id, zeros) = (linear.weight.id, Tensor::zeros([2, 1], &device));
+            linear.weight = Param::initialized(id, zeros.require_grad());
+            let mut gradients = GradientsParams::new();
+            gradients.register(id, Tensor::<crate::TestBackend, 2>::from_data([[3.0], [4.0]], &device));
+            let mut optimizer = SgdConfig::new().init::<TestAutodiff, Linear<TestAutodiff>>();
+            let linear = clip_and_step(&mut optimizer, 0.5, linear, gradients, clip_grad);
+            linear.weight.val().into_data().iter::<f32>().collect::<Vec<_>>()
+        };
+        assert_eq!(stepped(0.0), [-1.5, -2.0]);
+        for (clipped, expected) in stepped(2.5).into_iter().zip([-0.75, -1.0]) {
+            assert!((clipped - expected).abs() < 1e-5_f32, "{clipped} is not {expected}");
+        }
     }
 }
