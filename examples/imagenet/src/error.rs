@@ -13,7 +13,7 @@ use crate::subbands::SubbandsError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::devices::DevicesError;
 use crate::train::dtype::DtypeMissing;
-use crate::train::parallel::DeviceFailed;
+use crate::train::parallel::DeviceError;
 
 /// Any error of the example, with the file or the number that it is about.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ pub enum Error {
     Devices(#[from] DevicesError),
     /// A device that failed in training.
     #[error(transparent)]
-    DeviceFailed(#[from] DeviceFailed),
+    Device(#[from] DeviceError),
     /// A contact sheet that does not fit memory.
     #[error(
         "the sheet and its batches have {pixels} pixels, at most {most} are drawn: fewer --rows, or a smaller --batch-size or --input-size"

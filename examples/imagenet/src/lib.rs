@@ -41,6 +41,9 @@ pub mod throughput;
 pub mod train;
 
 #[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;
+#[cfg(test)]
 type TestBackend = burn::backend::Flex;
 #[cfg(test)]
 type TestAutodiff = burn::backend::Autodiff<TestBackend>;

@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! prepare.rs    what is checked before a run begins    run.rs  the loop over epochs and updates
-//! step.rs       one update: gradients of a mean over several batches
+//! step.rs       one update: gradients of a mean over several batches, and the step
+//! gradients.rs  all gradients scaled, or as one tensor
 //! dtype.rs      the model in bf16, all else in f32   clip.rs      clipping by the norm of all gradients
 //! optimizer.rs  AdamW in two parameter groups        schedule.rs  warm-up and cosine
 //! loss.rs       cross-entropy, of labels and mixed   metrics.rs   sums over an epoch, from Burn's metrics
@@ -23,6 +24,7 @@ mod dashboard;
 pub mod devices;
 pub mod dtype;
 pub mod ema;
+pub mod gradients;
 pub mod history;
 pub mod interrupt;
 pub mod loss;

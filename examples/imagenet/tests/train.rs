@@ -404,15 +404,6 @@ fn run_on_devices() -> String {
 }
 
 #[test]
-fn one_device_in_the_list_is_the_run_without_a_list() {
-    let bench = Bench::new();
-    bench.train("plain", RUN).unwrap();
-    let devices = Some("0".parse().unwrap());
-    train(TrainArgs { devices, ..bench.args("listed", RUN) }).unwrap();
-    assert_same_run(&bench.last("listed"), &bench.last("plain"));
-}
-
-#[test]
 fn two_devices_train_as_one_and_either_resumes_the_other() {
     let bench = Bench::new();
     let run = run_on_devices();

@@ -7,6 +7,8 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
 
+use super::gradients::scale;
+
 /// Added to the norm before it divides, as PyTorch's `clip_grad_norm_` does.
 const EPSILON: f64 = 1e-6;
 
@@ -22,7 +24,7 @@ pub fn clip_by_norm<B: AutodiffBackend, M: AutodiffModule<B>>(
     model.visit(&mut squares);
     if let Some(sum) = squares.sum {
         let factor = ((sum.sqrt() + EPSILON).recip() * max_norm).clamp_max(1.0);
-        model.visit(&mut Scale::<B> { gradients, factor });
+        scale(gradients, model, factor);
     }
 }
 
@@ -39,20 +41,6 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for SumOfSquares<'_, B> {
                 Some(sum) => sum + square,
                 None => square,
             });
-        }
-    }
-}
-
-struct Scale<'a, B: AutodiffBackend> {
-    gradients: &'a mut GradientsParams,
-    factor: Tensor<B::InnerBackend, 1>,
-}
-
-impl<B: AutodiffBackend> ModuleVisitor<B> for Scale<'_, B> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        if let Some(gradient) = self.gradients.remove::<B::InnerBackend, D>(param.id) {
-            let factor = self.factor.clone().reshape([1; D]);
-            self.gradients.register::<B::InnerBackend, D>(param.id, gradient * factor);
         }
     }
 }

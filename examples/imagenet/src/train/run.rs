@@ -14,16 +14,15 @@ use std::time::Instant;
 use wtconvnext::{WtConvNext, WtConvNextConfig};
 
 use super::checkpoint::{Checkpoint, CheckpointError, RunFolder, State};
-use super::clip::clip_by_norm;
 use super::ema::Ema;
 use super::history::{EpochRecord, curves};
 use super::metrics::{EpochMetrics, Pace, Totals};
 use super::optimizer::GroupedAdamW;
-use super::parallel::{Recipe, Replicas};
+use super::parallel::{Finished, Recipe, Replicas};
 use super::prepare::Prepared;
 use super::progress::{Display, Position};
 use super::schedule::WarmupCosine;
-use super::step::{BatchOutput, UpdateGradients};
+use super::step::{BatchOutput, UpdateGradients, clip_and_step};
 use crate::backend::{BackendTask, TrainBackend};
 use crate::config::TrainConfig;
 use crate::count::count;
@@ -165,12 +164,7 @@ impl<B: TrainBackend> Trainer<B> {
             count(state.classes.len(), "class", "classes"),
         ));
         display.line(format_args!("writing to {}", run.path().display()));
-        let recipe = Recipe {
-            batcher: ImageBatcher { input_size: config.input_size as usize },
-            dtype: config.dtype,
-            label_smoothing: config.label_smoothing,
-            clip_grad: config.clip_grad,
-        };
+        let recipe = Recipe::of(&config);
         let replicas = match devices {
             [_] => None,
             _ => Some(Replicas::start(devices, &model, &optimizer, &recipe)?),
@@ -325,22 +319,16 @@ impl<B: TrainBackend> Trainer<B> {
                 gradients.add(&self.model, samples, batch.lambda, &self.batcher, &self.device, smoothing)
             }));
         }
-        let (outputs, gradients) = match &mut self.replicas {
-            None => (outputs.into_iter().flatten().collect(), gradients.finish(&self.model)),
-            Some(replicas) => {
-                let outputs = replicas.finish(seen, outputs, &self.device)?;
-                let sum = |replicas: &mut Replicas<B>| {
-                    let part = gradients.finish_part(&self.model, seen);
-                    replicas.sum(part, &self.model, lr, &self.device)
-                };
-                (outputs, if seen > 0 { Some(sum(replicas)?) } else { None })
-            }
+        let Finished { outputs, gradients } = match &mut self.replicas {
+            None => Finished {
+                outputs: outputs.into_iter().flatten().collect(),
+                gradients: gradients.finish(&self.model),
+            },
+            Some(replicas) => replicas.finish(gradients, outputs, seen, &self.model, lr)?,
         };
-        if let Some(mut gradients) = gradients {
-            if self.config.clip_grad > 0.0 {
-                clip_by_norm(&mut gradients, &self.model, self.config.clip_grad);
-            }
-            self.model = self.optimizer.step(lr, self.model.clone(), gradients);
+        if let Some(gradients) = gradients {
+            let (model, clip_grad) = (self.model.clone(), self.config.clip_grad);
+            self.model = clip_and_step(&mut self.optimizer, lr, model, gradients, clip_grad);
             if let Some(ema) = &mut self.ema {
                 ema.update(&self.model.valid());
             }
@@ -467,4 +455,129 @@ fn init<B: TrainBackend>(
     let model = config.try_init(device)?;
     model.visit(&mut Draw);
     Ok(model)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ConfigArgs;
+    use crate::train::parallel::fault::{self, Kind, Place};
+    use crate::train::parallel::{DeviceError, one_group};
+    use crate::train::prepare::TrainArgs;
+    use crate::{TestAutodiff, TestBackend, support};
+    use std::fs;
+    use std::sync::MutexGuard;
+
+    /// Four updates an epoch, of 2 x 2, 2 x 2, 2 x 2 and 1 x 2 + 1 x 1 pictures. Nothing draws from the backend's generator, which all
+    /// tests of this process share.
+    const RUN: &str = "epochs = 3\nbatch_size = 2\naccumulate = 2\nwarmup_epochs = 1\nlr = 0.01\nkeep = 20\nmixup = 0.8\n\
+                       clip_grad = 1.0\nema_decay = 0.9\ndrop_path = 0.0";
+    const BATCHES: usize = 8;
+
+    struct Bench {
+        root: tempfile::TempDir,
+        _one_group: MutexGuard<'static, ()>,
+    }
+
+    impl Bench {
+        /// Fifteen training and six validation pictures, and a run called `start` that has a checkpoint before its first update.
+        fn new() -> Self {
+            let bench = Self { root: tempfile::tempdir().unwrap(), _one_group: one_group() };
+            let root = bench.root.path();
+            support::pictures(&root.join("data"), 5, 2);
+            let settings = ConfigArgs { config: Some(support::config(root, RUN)), ..ConfigArgs::default() };
+            let out = Some(root.join("start"));
+            let args = TrainArgs { settings, out, stop_after: Some(0), ..TrainArgs::default() };
+            let stopped = Prepared::new(args).unwrap().train(Interrupter::new(), Display::plain());
+            assert!(matches!(stopped, Ok(Outcome::Interrupted { .. })), "{stopped:?}");
+            bench
+        }
+
+        /// A copy of the run `start`.
+        fn copy(&self, name: &str) -> RunFolder {
+            let (from, to) = (self.root.path().join("start"), self.root.path().join(name));
+            copy_folder(&from, &to);
+            RunFolder::new(to)
+        }
+    }
+
+    fn copy_folder(from: &Path, to: &Path) {
+        fs::create_dir(to).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let path = entry.unwrap().path();
+            let copy = to.join(path.file_name().unwrap());
+            if path.is_dir() {
+                copy_folder(&path, &copy);
+            } else {
+                fs::copy(&path, &copy).unwrap();
+            }
+        }
+    }
+
+    fn resumed(run: &RunFolder, devices: Option<&str>) -> Prepared {
+        let devices = devices.map(|devices| devices.parse().unwrap());
+        let out = Some(run.path().to_path_buf());
+        Prepared::new(TrainArgs { resume: true, devices, out, ..TrainArgs::default() }).unwrap()
+    }
+
+    fn resume(run: &RunFolder, devices: Option<&str>) -> Result<Outcome, Error> {
+        resumed(run, devices).train(Interrupter::new(), Display::plain())
+    }
+
+    /// What a complete run has come to: averaged and trained parameters as bits, and its history without times.
+    fn result(run: &RunFolder) -> ([Vec<u32>; 2], Vec<EpochRecord>) {
+        struct Collect(Vec<u32>);
+        impl ModuleVisitor<TestBackend> for Collect {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<TestBackend, D>>) {
+                self.0.extend(param.val().into_data().iter::<f32>().map(f32::to_bits));
+            }
+        }
+        let checkpoint = run.last().unwrap();
+        let (state, device) = (checkpoint.state().unwrap(), Default::default());
+        assert_eq!((state.epoch, state.history.len()), (4, 3));
+        let models = [checkpoint.model(&state, &device), checkpoint.trained_model(&state, &device)];
+        let parameters = models.map(|model| {
+            let mut collect = Collect(Vec::new());
+            model.unwrap().visit(&mut collect);
+            collect.0
+        });
+        let timeless = |record| EpochRecord { seconds: 0.0, images_per_second: 0.0, ..record };
+        (parameters, state.history.into_iter().map(timeless).collect())
+    }
+
+    #[test]
+    fn a_device_that_dies_ends_the_run_which_goes_on_from_its_last_checkpoint() {
+        let bench = Bench::new();
+        let (straight, struck) = (bench.copy("straight"), bench.copy("struck"));
+        let finished = resume(&straight, Some("0,1")).unwrap();
+
+        // In the second epoch, between two batches of an update.
+        let planned = fault::plan(Kind::Death, 1, Place::Batch, BATCHES + 1);
+        let error = resume(&struck, Some("0,5")).unwrap_err();
+        drop(planned);
+        assert!(matches!(error, Error::Device(DeviceError::Failed { device: 5, .. })), "{error}");
+        assert!(error.to_string().contains("device 5 failed: struck at Batch"), "{error}");
+        assert_eq!(struck.last().unwrap().state().unwrap().history.len(), 1);
+
+        assert_eq!(resume(&struck, Some("0,1")).unwrap(), finished);
+        assert_eq!(result(&struck), result(&straight));
+    }
+
+    #[test]
+    fn a_run_with_one_replica_is_the_run_without_bit_for_bit() {
+        let bench = Bench::new();
+        let (alone, replica) = (bench.copy("alone"), bench.copy("replica"));
+        let finished = resume(&alone, None).unwrap();
+
+        let devices = [(0, Default::default())];
+        let (prepared, display) = (resumed(&replica, None), Display::plain());
+        let mut trainer =
+            Trainer::<TestAutodiff>::new(prepared, Interrupter::new(), display, &devices).unwrap();
+        assert!(trainer.replicas.is_none());
+        let recipe = Recipe::of(&trainer.config);
+        let replicas = Replicas::start(&devices, &trainer.model, &trainer.optimizer, &recipe).unwrap();
+        trainer.replicas = Some(replicas);
+        assert_eq!(trainer.run().unwrap(), finished);
+        assert_eq!(result(&replica), result(&alone));
+    }
 }

@@ -1,13 +1,16 @@
-//! The gradient of one update: a mean over the images of several batches.
+//! One update: the gradient of a mean over the images of several batches, and the step.
 
 use burn::data::dataloader::batcher::Batcher;
-use burn::module::{AutodiffModule, ModuleVisitor, Param};
-use burn::optim::{GradientsAccumulator, GradientsParams};
+use burn::module::{AutodiffModule, Module};
+use burn::optim::{GradientsAccumulator, GradientsParams, Optimizer};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor};
+use std::num::NonZeroUsize;
 use wtconvnext::WtConvNext;
 
+use super::clip::clip_by_norm;
 use super::dtype::ForwardDtype;
+use super::gradients::scale;
 use super::loss::{cross_entropy, mixed_targets, soft_cross_entropy};
 use crate::backend::TrainBackend;
 use crate::data::batch::{ImageBatch, ImageBatcher, Sample};
@@ -71,42 +74,44 @@ impl<B: TrainBackend> UpdateGradients<B> {
 
     /// The gradient of the mean over all images added, or `None` if there were none.
     pub fn finish(self, model: &WtConvNext<B>) -> Option<GradientsParams> {
-        let seen = self.seen;
-        (seen > 0).then(|| self.finish_part(model, seen))
+        NonZeroUsize::new(self.seen).map(|seen| self.finish_part(model, seen))
     }
 
-    /// This device's part of the gradient of the mean over the `seen` images (more than 0) that went through the model on all
-    /// devices. The sum of the parts is the gradient. Without an image of its own it has no gradients.
-    pub fn finish_part(mut self, model: &WtConvNext<B>, seen: usize) -> GradientsParams {
+    /// This device's part of the gradient of the mean over the `seen` images that went through the model on all devices. The
+    /// sum of the parts is the gradient. A device without an image of its own has no gradients.
+    pub fn finish_part(mut self, model: &WtConvNext<B>, seen: NonZeroUsize) -> GradientsParams {
         let mut gradients = self.gradients.grads();
-        if seen != self.planned {
+        if seen.get() != self.planned {
             // Some images could not be read: the mean is over those that could.
-            scale(&mut gradients, model, self.planned as f64 / seen as f64);
+            let factor = self.planned as f64 / seen.get() as f64;
+            let factor = Tensor::from_data([factor as f32], &model.devices()[0]);
+            scale(&mut gradients, model, factor);
         }
         gradients
     }
 }
 
-/// Multiplies every gradient of `model` by `factor`.
-fn scale<B: AutodiffBackend, M: AutodiffModule<B>>(gradients: &mut GradientsParams, model: &M, factor: f64) {
-    struct Scale<'a>(&'a mut GradientsParams, f64);
-
-    impl<B: AutodiffBackend> ModuleVisitor<B> for Scale<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            if let Some(gradient) = self.0.remove::<B::InnerBackend, D>(param.id) {
-                self.0.register::<B::InnerBackend, D>(param.id, gradient * self.1);
-            }
-        }
+/// Clips `gradients` to a norm of `clip_grad` over all parameters (0 for any), and steps with them.
+pub fn clip_and_step<B: AutodiffBackend, M: AutodiffModule<B>>(
+    optimizer: &mut impl Optimizer<M, B>,
+    lr: f64,
+    model: M,
+    mut gradients: GradientsParams,
+    clip_grad: f64,
+) -> M {
+    if clip_grad > 0.0 {
+        clip_by_norm(&mut gradients, &model, clip_grad);
     }
-
-    model.visit(&mut Scale(gradients, factor));
+    optimizer.step(lr, model, gradients)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::TestAutodiff;
-    use burn::module::Module;
+    use burn::module::{ModuleVisitor, Param};
+    use burn::nn::{Linear, LinearConfig};
+    use burn::optim::SgdConfig;
     use burn::tensor::backend::BackendTypes;
     use wtconvnext::WtConvNextConfig;
 
@@ -210,5 +215,25 @@ mod tests {
     fn an_update_without_images_has_no_gradient() {
         let model = model(&Default::default());
         assert!(UpdateGradients::new(8, ForwardDtype::F32).finish(&model).is_none());
+    }
+
+    #[test]
+    fn a_step_is_clipped_only_if_it_is_asked_for() {
+        let device = Default::default();
+        // Gradients 3 and 4, whose norm is 5, of weights 0 and 0.
+        let stepped = |clip_grad: f64| {
+            let mut linear: Linear<TestAutodiff> = LinearConfig::new(2, 1).with_bias(false).init(&device);
+            let (id, zeros) = (linear.weight.id, Tensor::zeros([2, 1], &device));
+            linear.weight = Param::initialized(id, zeros.require_grad());
+            let mut gradients = GradientsParams::new();
+            gradients.register(id, Tensor::<crate::TestBackend, 2>::from_data([[3.0], [4.0]], &device));
+            let mut optimizer = SgdConfig::new().init::<TestAutodiff, Linear<TestAutodiff>>();
+            let linear = clip_and_step(&mut optimizer, 0.5, linear, gradients, clip_grad);
+            linear.weight.val().into_data().iter::<f32>().collect::<Vec<_>>()
+        };
+        assert_eq!(stepped(0.0), [-1.5, -2.0]);
+        for (clipped, expected) in stepped(2.5).into_iter().zip([-0.75, -1.0]) {
+            assert!((clipped - expected).abs() < 1e-5_f32, "{clipped} is not {expected}");
+        }
     }
 }
