@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use clap::Args;
 
+use crate::output::say;
 use crate::report::table::{Table, mebibytes, number};
 use crate::results::{Results, Row, Status};
 
@@ -38,7 +39,7 @@ fn share(text: &str) -> anyhow::Result<f64> {
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let (old, new) = (Results::read(&options.old)?, Results::read(&options.new)?);
     if old.machine != new.machine {
-        println!("the machines differ: {:?} and {:?}", old.machine, new.machine);
+        say!("the machines differ: {:?} and {:?}", old.machine, new.machine);
     }
     let comparison = compare(&old.rows, &new.rows, options.threshold);
     let mut table =
@@ -47,10 +48,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         table.push(change.cells());
     }
     if table.len() > 0 {
-        print!("{}", table.to_text());
+        say!("{}", table.to_text().trim_end());
     }
     let worse = comparison.changes.iter().filter(|change| change.kind.is_worse()).count();
-    println!(
+    say!(
         "{} rows in both runs, {worse} worse, {} faster or smaller, beyond {}% and the spread of both; {} only in the \
          old run, {} only in the new one",
         comparison.both,

@@ -83,20 +83,6 @@ pub(crate) fn published_bytes(case: &Case, dtype: Dtype, pass: Pass) -> Option<[
     (pass == Pass::Forward).then(|| models.map(|elements| elements * bytes))
 }
 
-/// Limits of a GPU of NVIDIA's Hopper generation, for plans without a device.
-pub(crate) const HOPPER: DeviceLimits = DeviceLimits {
-    shared_memory: 232_448,
-    threads: 1024,
-    cubes: [2_147_483_647, 65_535],
-    plane_size: 32,
-    multiprocessors: Some(132),
-    vectors: true,
-    unroll: true,
-    wide_indices: true,
-    f16: true,
-    bf16: true,
-};
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,14 +92,14 @@ mod tests {
     fn a_resident_plane_moves_the_floor_forward() {
         let case = Case { shape: Shape([64, 96, 56, 56]), levels: 5, kernel_size: 5 };
         let tensor = case.shape.elements() * 4;
-        let forward = fused(&case, Dtype::F32, Layout::Nchw, Pass::Forward, &HOPPER).unwrap();
+        let forward = fused(&case, Dtype::F32, Layout::Nchw, Pass::Forward, &DeviceLimits::HOPPER).unwrap();
         assert_eq!(forward, FusedCost { launches: 1, bytes: floor_tensors(Pass::Forward) * tensor });
         let [backward, train] = [Pass::Backward, Pass::Train]
-            .map(|pass| fused(&case, Dtype::F32, Layout::Nchw, pass, &HOPPER).unwrap());
+            .map(|pass| fused(&case, Dtype::F32, Layout::Nchw, pass, &DeviceLimits::HOPPER).unwrap());
         assert!(backward.bytes > floor_tensors(Pass::Backward) * tensor);
         assert_eq!(train.bytes, forward.bytes + backward.bytes);
         assert_eq!(train.launches, forward.launches + backward.launches);
-        let half = fused(&case, Dtype::F16, Layout::Nhwc, Pass::Forward, &HOPPER).unwrap();
+        let half = fused(&case, Dtype::F16, Layout::Nhwc, Pass::Forward, &DeviceLimits::HOPPER).unwrap();
         assert_eq!(half.bytes, forward.bytes / 2);
     }
 

@@ -11,6 +11,7 @@ use burn_wtconv::{WtConvBackend, depthwise_conv2d, reference};
 use clap::Args;
 
 use crate::measure::{Schedule, Work, measure};
+use crate::output::say;
 use crate::statistics::Timing;
 
 /// Options of `depthwise`.
@@ -32,8 +33,8 @@ pub struct Options {
 
 pub(crate) fn run<B: WtConvBackend>(options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(options.kernel_size % 2 == 1, "expected an odd kernel size, got {}", options.kernel_size);
-    println!("training step of a depthwise convolution, ms (p10 median p90)");
-    println!("{:>18} {:>24} {:>24} {:>24}", "shape", "Burn's conv2d", "reference, autodiff", "layer");
+    say!("training step of a depthwise convolution, ms (p10 median p90)");
+    say!("{:>18} {:>24} {:>24} {:>24}", "shape", "Burn's conv2d", "reference, autodiff", "layer");
     for &channels in &options.channels {
         let side = (options.side * 96 / channels).max(1);
         line::<B>(options, channels, side)?;
@@ -75,7 +76,7 @@ fn line<B: WtConvBackend>(options: &Options, channels: usize, side: usize) -> an
         let Timing { p10_ms, median_ms, p90_ms, .. } = measure(&mut step, &Schedule::default())?.timing;
         Ok(format!("{p10_ms:.2} {median_ms:.2} {p90_ms:.2}"))
     };
-    println!(
+    say!(
         "{:>18} {:>24} {:>24} {:>24}",
         format!("{batch}x{channels}x{side}x{side}"),
         step(&by_burn)?,

@@ -27,6 +27,7 @@ mod memory;
 mod model;
 mod operands;
 mod oracle;
+mod output;
 mod peers;
 mod readme;
 mod report;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 
+use crate::output::say;
 use crate::report::markdown;
 use crate::report::plots::{Axis, Series, bars, save};
 use crate::report::table::{Table, number};
@@ -44,7 +45,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         bail!("no run has a measured row of a wavelet convolution");
     }
     let table = merged.table();
-    print!("{}", table.to_text());
+    say!("{}", table.to_text().trim_end());
 
     let mut text = String::from("# Side by side\n\nMilliseconds of a call, medians.\n\n");
     for (name, results) in &runs {
@@ -65,7 +66,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(&options.out).context("cannot make the directory of --out")?;
     let path = options.out.join("peers.md");
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("written: {}", options.out.display());
+    say!("written: {}", options.out.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -16,6 +16,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 
 use crate::cases::Pass;
+use crate::output::say;
 use crate::peers;
 use crate::report::markdown::machine;
 use crate::report::table::{self, Table, error, mebibytes, number};
@@ -43,18 +44,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("in {path}"))?;
     let sections = regenerated.sections;
     if regenerated.text == text {
-        println!("{path}: {sections} sections in step with the records");
+        say!("{path}: {sections} sections in step with the records");
         return Ok(ExitCode::SUCCESS);
     }
     if options.check {
-        println!("{path} is not in step with the records: run `cargo xtask bench readme`");
+        say!("{path} is not in step with the records: run `cargo xtask bench readme`");
         for name in &regenerated.changed {
-            println!("  {name}");
+            say!("  {name}");
         }
         return Ok(ExitCode::FAILURE);
     }
     std::fs::write(&options.readme, &regenerated.text).with_context(|| format!("cannot write {path}"))?;
-    println!("{path}: {} of {sections} sections rewritten", regenerated.changed.len());
+    say!("{path}: {} of {sections} sections rewritten", regenerated.changed.len());
     Ok(ExitCode::SUCCESS)
 }
 

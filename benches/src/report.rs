@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
+use crate::output::say;
 use crate::results::Results;
 
 /// Prints the table and writes all files into `directory`.
@@ -19,10 +20,10 @@ pub(crate) fn write(results: &Results, directory: &Path) -> anyhow::Result<()> {
     if !results.rows.is_empty() {
         // A terminal has no room for all of it; report.md has.
         let wide = ["first ms", "GB/s", "MB moved", "paper", "reference"];
-        print!("{}", table::rows(results).without(&wide).to_text());
+        say!("{}", table::rows(results).without(&wide).to_text().trim_end());
     }
     if !results.models.is_empty() {
-        print!("{}", table::models(results).without(&[]).to_text());
+        say!("{}", table::models(results).without(&[]).to_text().trim_end());
     }
     results.write(directory)?;
     let plots = plots::of_results(results)?;
@@ -34,6 +35,6 @@ pub(crate) fn write(results: &Results, directory: &Path) -> anyhow::Result<()> {
     let path = directory.join("report.md");
     std::fs::write(&path, markdown::report(results, &names))
         .with_context(|| format!("cannot write {}", path.display()))?;
-    println!("written: {}", directory.display());
+    say!("written: {}", directory.display());
     Ok(())
 }

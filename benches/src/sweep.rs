@@ -17,6 +17,7 @@ use crate::cost;
 use crate::measure::{INTERRUPTED, Schedule, Work, measure};
 use crate::operands::{Call, Input, Parameters};
 use crate::oracle::{Expected, Tolerance, within};
+use crate::output::say;
 use crate::report;
 use crate::results::{Results, Row, RowKey, Status, compare_routes};
 use crate::target::Target;
@@ -138,7 +139,7 @@ pub(crate) fn run<B: Target>(backend: &str, options: &Options) -> anyhow::Result
 /// Says what went wrong; a wrong row of Burn's own conv2d is told, but is not the layer's.
 fn conclude(rows: &[Row]) -> ExitCode {
     let count = |status| rows.iter().filter(|row| row.status == status).count();
-    println!(
+    say!(
         "{} rows: {} measured, {} wrong, {} refused, {} failed, {} skipped",
         rows.len(),
         count(Status::Measured),

@@ -3,9 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use wtconv_kernels::DeviceLimits;
 
 use crate::cases::{Case, Dtype, Layout, Pass, Shape};
 use crate::cost;
+use crate::output::say;
 use crate::report::table::{Table, number};
 
 /// Options of `traffic`.
@@ -31,12 +33,13 @@ pub struct Options {
 /// Prints the table.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let table = table(options)?;
-    println!(
+    say!(
         "Traffic in units of the input ({} elements, {}), by the models of the reference layer, of the paper's fused \
          kernels and of this project's plans on an NVIDIA GPU of the Hopper generation; launches in brackets",
-        options.dtype, options.layout
+        options.dtype,
+        options.layout
     );
-    print!("{}", table.to_text());
+    say!("{}", table.to_text().trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -64,7 +67,7 @@ fn table(options: &Options) -> anyhow::Result<Table> {
 
 fn cells(case: &Case, options: &Options) -> Vec<String> {
     let tensor = (case.shape.elements() * options.dtype.size()) as f64;
-    let plan = |pass| cost::fused(case, options.dtype, options.layout, pass, &cost::HOPPER);
+    let plan = |pass| cost::fused(case, options.dtype, options.layout, pass, &DeviceLimits::HOPPER);
     let planned = |pass| match plan(pass) {
         Ok(cost) => format!("{} ({})", number(Some(cost.bytes as f64 / tensor)), cost.launches),
         Err(refusal) => format!("refused: {refusal}"),

@@ -35,6 +35,20 @@ impl DeviceLimits {
     /// Bytes that CUDA takes for itself beside every cube's; one cube's are not counted in `shared_memory`.
     const RESERVED: usize = 1024;
 
+    /// GPUs of NVIDIA's Hopper generation (H100, H200): for plans where there is no device.
+    pub const HOPPER: Self = DeviceLimits {
+        shared_memory: 232_448,
+        threads: 1024,
+        cubes: [2_147_483_647, 65_535],
+        plane_size: 32,
+        multiprocessors: Some(132),
+        vectors: true,
+        unroll: true,
+        wide_indices: true,
+        f16: true,
+        bf16: true,
+    };
+
     /// The limits of the device behind `client`.
     pub fn of<R: Runtime>(client: &ComputeClient<R>) -> Self {
         let properties = client.properties();

@@ -4,18 +4,7 @@ use wtconv_kernels::plan::{Refusal, Strategy};
 use wtconv_kernels::{DeviceLimits, Dtype, Operands, Problem, Strided, plan_filter_gradient, plan_operator};
 
 /// An H200 as CubeCL reports it.
-const H200: DeviceLimits = DeviceLimits {
-    shared_memory: 232_448,
-    threads: 1024,
-    cubes: [2_147_483_647, 65_535],
-    plane_size: 32,
-    multiprocessors: Some(132),
-    vectors: true,
-    unroll: true,
-    wide_indices: true,
-    f16: true,
-    bf16: true,
-};
+const H200: DeviceLimits = DeviceLimits::HOPPER;
 
 /// The least that WebGPU guarantees.
 const WEBGPU: DeviceLimits = DeviceLimits {
