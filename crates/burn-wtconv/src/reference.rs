@@ -276,10 +276,10 @@ fn operator<B: Backend>(x: Tensor<B, 4>, filters: Tensor<B, 4>, padding: SamePad
     }
 }
 
-/// No image of `[channels, height, width]`, in the dtype and on the device of `like`: not every backend stacks, convolves
-/// or broadcasts empty tensors.
+/// No image of `[channels, height, width]`, in the dtype and on the device of `like`: not every backend stacks, convolves,
+/// broadcasts or fills empty tensors.
 fn empty_batch<B: Backend>([channels, height, width]: [usize; 3], like: &Tensor<B, 4>) -> Tensor<B, 4> {
-    Tensor::zeros([0, channels, height, width], (&like.device(), like.dtype()))
+    Tensor::empty([0, channels, height, width], (&like.device(), like.dtype()))
 }
 
 /// `filters * scales`, one scale a filter.

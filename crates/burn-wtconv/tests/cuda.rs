@@ -6,8 +6,9 @@ mod suite;
 mod f32 {
     use crate::suite::{Precision, suite};
     // The reference under Burn's autodiff is 2e-4 off there: matrix products in TF32, probably. Every problem compiles kernels for seconds.
+    // Burn 0.21 fills and sums a tensor without elements by a launch of no cubes, which is an error there.
     const PRECISION: Precision =
-        Precision { products: 1e-3, problems: 8, tensor_op_cases: 3, ..Precision::F32 };
+        Precision { products: 1e-3, problems: 8, tensor_op_cases: 3, empty_tensors: false, ..Precision::F32 };
     suite!(burn::backend::Cuda, PRECISION);
 
     /// The values above are those of the kernels.

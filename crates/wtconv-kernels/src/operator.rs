@@ -222,11 +222,9 @@ pub(crate) fn operator<F: Float, P: Float>(
                 first += comptime!(kernel.fetched() * layout.threads);
             }
         }
-        if kernel.prefetch {
-            if visit + 1 < visits {
-                let next = place_window(first_window + visit + 1, channel, &grid, layout);
-                fetch::<F>(x, &x_view, &grid, &next, unit, &mut blocks, fetched, kernel.load, layout);
-            }
+        if comptime!(kernel.prefetch) && visit + 1 < visits {
+            let next = place_window(first_window + visit + 1, channel, &grid, layout);
+            fetch::<F>(x, &x_view, &grid, &next, unit, &mut blocks, fetched, kernel.load, layout);
         }
         analyse(&mut shared, unit, layout);
 
