@@ -367,11 +367,11 @@ impl RunFolder {
     /// [`CheckpointError::Write`].
     pub fn set_aside(&self, checkpoint: &Checkpoint) -> Result<PathBuf, CheckpointError> {
         let name = checkpoint.0.file_name().unwrap_or_default().to_string_lossy();
-        let free = (1..).map(|number| match number {
+        let mut free = (1..).map(|number| match number {
             1 => checkpoint.0.with_file_name(format!("damaged-{name}")),
             number => checkpoint.0.with_file_name(format!("damaged-{name}-{number}")),
         });
-        let path = free.into_iter().find(|path| !path.exists()).expect("some number is free");
+        let path = free.find(|path| !path.exists()).expect("some number is free");
         fs::rename(&checkpoint.0, &path)
             .map_err(|source| CheckpointError::Write { path: path.clone(), source })?;
         Ok(path)
