@@ -676,12 +676,17 @@ fn every_image_is_counted_once() {
         }
         outputs
     };
-    // A classifier that overflows for about half of the pictures.
-    let mut largest: Vec<f32> =
-        outputs(&model).iter().map(|row| row.iter().fold(0.0, |most: f32, x| most.max(x.abs()))).collect();
-    largest.sort_by(f32::total_cmp);
-    let fc = model.head.fc.as_mut().unwrap();
-    fc.weight = Param::from_tensor(fc.weight.val() * (f32::MAX / largest[6]));
+    // A classifier of one weight, that from the first feature to the first class, which overflows for about half of the pictures.
+    let one_weight = |weight: f32| {
+        let weights = (0..8 * 3).map(|index| if index == 0 { weight } else { 0.0 }).collect();
+        Param::from_tensor(Tensor::from_data(TensorData::new(weights, [8, 3]), &device))
+    };
+    let norm = &mut model.head.norm;
+    norm.gamma = Param::from_tensor(norm.gamma.val() * 1e6);
+    model.head.fc.as_mut().unwrap().weight = one_weight(1.0);
+    let mut features: Vec<f32> = outputs(&model).iter().map(|row| row[0].abs()).collect();
+    features.sort_by(f32::total_cmp);
+    model.head.fc.as_mut().unwrap().weight = one_weight(f32::MAX / features[6]);
     let not_finite = outputs(&model).iter().filter(|row| row.iter().any(|x| !x.is_finite())).count();
     assert!((1..12).contains(&not_finite), "{not_finite} of 12");
     let run = RunFolder::new(root.join("overflowing"));
