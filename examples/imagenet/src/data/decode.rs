@@ -259,10 +259,10 @@ mod tests {
         assert_eq!(decode_rgb(&path("link.png")).unwrap().get_pixel(1, 1).0, [4, 5, 6]);
         for (name, expected) in [
             ("broken.png", "a symbolic link to gone/picture.png, which is not there"),
-            ("device.png", "a device, not a regular file"),
             ("folder.png", "a folder, not a regular file"),
             ("socket.png", "a socket, not a regular file"),
             ("pipe.png", "a named pipe, not a regular file"),
+            ("device.png", "a device, not a regular file"),
         ] {
             // On another thread, as waiting for a pipe or reading a device would have no end.
             let (sender, receiver) = channel();
