@@ -20,6 +20,25 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
+/// Whether [`write_file`] would find a folder that takes the file: to be asked before the work whose result it is to hold.
+///
+/// # Errors
+///
+/// What the file system says to an empty file beside `path`, which is removed again, or that `path` is a folder. A file that was
+/// there before is not touched.
+pub fn check_file(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+    // Another process may be writing, or asking, at the same moment.
+    name.push(format!(".{}.check", std::process::id()));
+    let probe = path.with_file_name(name);
+    File::create(&probe)?;
+    fs::remove_file(&probe)
+}
+
 /// Writes a folder of files in the same way. There must be no folder of that name yet.
 ///
 /// # Errors
@@ -106,6 +125,24 @@ mod tests {
         fs::create_dir(root.path().join(".a.json.tmp")).unwrap();
         write_file(&path, b"second").unwrap_err();
         assert_eq!(fs::read(&path).unwrap(), b"first");
+    }
+
+    #[test]
+    fn where_nothing_can_be_written_is_known_before() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a.json");
+        check_file(&path).unwrap();
+        assert!(names(root.path()).is_empty(), "nothing is left behind");
+        write_file(&path, b"first").unwrap();
+        check_file(&path).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        // No such folder, a file in the place of the folder, a folder in the place of the file, no name.
+        let kind = |path: &Path| check_file(path).unwrap_err().kind();
+        assert_eq!(kind(&root.path().join("absent/b.json")), io::ErrorKind::NotFound);
+        assert_eq!(kind(&path.join("b.json")), io::ErrorKind::NotADirectory);
+        assert_eq!(kind(root.path()), io::ErrorKind::IsADirectory);
+        assert_eq!(kind(Path::new("")), io::ErrorKind::InvalidInput);
+        assert_eq!(names(root.path()), ["a.json"]);
     }
 
     #[test]

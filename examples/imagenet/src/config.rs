@@ -52,6 +52,14 @@ pub enum ConfigError {
         /// What is allowed.
         reason: &'static str,
     },
+    /// A flag that does nothing with the others.
+    #[error("--{flag} does nothing without {needed}; leave it out, or add what it needs")]
+    Unused {
+        /// The flag.
+        flag: &'static str,
+        /// What it needs.
+        needed: &'static str,
+    },
     /// A number that no configuration file can hold.
     #[error("a number is larger than {}, the largest of a configuration", i64::MAX)]
     TooLarge,
@@ -139,9 +147,12 @@ impl ConfigArgs {
     ///
     /// # Errors
     ///
-    /// Those of [`ConfigLayer::read`] and [`TrainConfig::with_preset`].
+    /// Those of [`ConfigLayer::read`] and [`TrainConfig::with_preset`]; [`ConfigError::Unused`] for a flag. (In a file, such keys
+    /// are fine: a printed configuration has them all.)
     pub fn resolve(&self) -> Result<TrainConfig, ConfigError> {
-        TrainConfig::with_preset(self.preset, self.given()?)
+        let config = TrainConfig::with_preset(self.preset, self.given()?)?;
+        self.layer.used_in(&config)?;
+        Ok(config)
     }
 
     /// The stored configuration of a run that is to be resumed, with what may be changed.
@@ -357,6 +368,30 @@ impl ConfigLayer {
     /// Fails if an integer is larger than a file can hold.
     fn fits_toml(&self) -> Result<(), ConfigError> {
         Table::try_from(self).map(|_| ()).map_err(|_| ConfigError::TooLarge)
+    }
+
+    /// Fails if this layer has a key for a part that is off in `config`.
+    fn used_in(&self, config: &TrainConfig) -> Result<(), ConfigError> {
+        let augmented = config.rand_augment_layers > 0;
+        let mixed = config.mixup > 0.0 || config.cutmix > 0.0;
+        let both = config.mixup > 0.0 && config.cutmix > 0.0;
+        for (given, used, flag, needed) in [
+            (
+                self.rand_augment_magnitude.is_some(),
+                augmented,
+                "rand-augment-magnitude",
+                "--rand-augment-layers",
+            ),
+            (self.rand_augment_std.is_some(), augmented, "rand-augment-std", "--rand-augment-layers"),
+            (self.rand_augment_prob.is_some(), augmented, "rand-augment-prob", "--rand-augment-layers"),
+            (self.mixup_prob.is_some(), mixed, "mixup-prob", "--mixup or --cutmix"),
+            (self.mixup_switch_prob.is_some(), both, "mixup-switch-prob", "both --mixup and --cutmix"),
+        ] {
+            if given && !used {
+                return Err(ConfigError::Unused { flag, needed });
+            }
+        }
+        Ok(())
     }
 
     /// This layer on top of `below`.
@@ -947,6 +982,32 @@ mod tests {
         ] {
             let message = TrainConfig::from_layer(layer(text)).unwrap_err().to_string();
             assert!(message.starts_with(expected), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_flag_that_does_nothing_is_refused_but_not_a_key_of_a_file() {
+        let flags = |text: &str| ConfigArgs { layer: layer(text), ..ConfigArgs::default() };
+        for (text, part, flag) in [
+            ("rand_augment_magnitude = 5", "rand_augment_layers = 1", "--rand-augment-magnitude"),
+            ("rand_augment_std = 0", "rand_augment_layers = 1", "--rand-augment-std"),
+            ("rand_augment_prob = 1", "rand_augment_layers = 1", "--rand-augment-prob"),
+            ("mixup_prob = 0.5", "mixup = 0.8", "--mixup-prob"),
+            ("mixup_prob = 0.5", "cutmix = 1", "--mixup-prob"),
+            ("mixup_switch_prob = 0.5", "mixup = 0.8\ncutmix = 1", "--mixup-switch-prob"),
+        ] {
+            let error = flags(text).resolve().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{flag} does nothing without ")), "{text}: {error}");
+            flags(&format!("{text}\n{part}")).resolve().unwrap();
+            // The part may be on in the file, and the key may stand there by itself.
+            let (_root, path) = written(part);
+            ConfigArgs { config: Some(path), ..flags(text) }.resolve().unwrap();
+            let (_root, path) = written(text);
+            ConfigArgs { config: Some(path), ..ConfigArgs::default() }.resolve().unwrap();
+        }
+        // One of two is not both.
+        for part in ["mixup = 0.8", "cutmix = 1"] {
+            flags(&format!("mixup_switch_prob = 0.5\n{part}")).resolve().unwrap_err();
         }
     }
 

@@ -53,31 +53,31 @@ pub struct ErfArgs {
     #[arg(long, value_name = "PATH", num_args = 1.., value_hint = ValueHint::AnyPath, conflicts_with = "layer")]
     pub images: Vec<PathBuf>,
     /// Images to average over at most, taken evenly from all that there are
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 50, conflicts_with = "layer", value_parser = clap::value_parser!(u16).range(1..))]
     pub count: u16,
     /// A bare layer before training in the place of a model: a wavelet convolution of each of --levels, and a depthwise one
     #[arg(long)]
     pub layer: bool,
     /// With --layer: wavelet levels
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,3,4,5", value_parser = levels)]
+    #[arg(long, requires = "layer", value_name = "N,...", value_delimiter = ',', default_value = "1,2,3,4,5", value_parser = levels)]
     pub levels: Vec<usize>,
     /// With --layer: side of the wavelet convolution's filters
-    #[arg(long, value_name = "K", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=255))]
+    #[arg(long, requires = "layer", value_name = "K", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=255))]
     pub kernel_size: u16,
     /// With --layer: side of the depthwise convolution's filter
-    #[arg(long, value_name = "K", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=255))]
+    #[arg(long, requires = "layer", value_name = "K", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=255))]
     pub depthwise: u16,
     /// With --layer: channels, whose filters are drawn independently; the field is their sum
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, requires = "layer", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     pub channels: u16,
     /// With --layer: seed of the filters
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    #[arg(long, requires = "layer", value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub seed: u64,
     /// Side of the input in pixels [default: the model's; with --layer 224]
     #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(32..=4096))]
     pub input_size: Option<u32>,
     /// Images that go through the model at once
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 4, conflicts_with = "layer", value_parser = clap::value_parser!(u16).range(1..))]
     pub batch_size: u16,
     /// Picture to write; the numbers go beside it, as .json
     #[arg(long, value_name = "FILE.png", default_value = "erf.png", value_parser = crate::drawing::png_path)]
@@ -227,6 +227,8 @@ struct FieldReport<'a> {
 /// Any [`Error`] of the checkpoints, the images or the backend; [`Error::NoField`].
 pub fn run(args: ErfArgs) -> Result<(), Error> {
     args.backend.check()?;
+    let json = args.out.with_extension("json");
+    output::check_files(&[&args.out, &json])?;
     let backend = args.backend;
     let fields = if args.layer {
         backend.run(LayerTask(&args))??
@@ -248,7 +250,6 @@ pub fn run(args: ErfArgs) -> Result<(), Error> {
         backend.run(ModelTask { args: &args, models })??
     };
     draw(&fields).save(&args.out)?;
-    let json = args.out.with_extension("json");
     let report = Report {
         method: "mean over images of the absolute gradient of the centre of the output, summed over channels",
         fields: fields.iter().map(FieldReport::of).collect(),

@@ -9,6 +9,7 @@ use crate::count::count;
 use crate::data::decode::DecodeError;
 use crate::data::folder::FolderError;
 use crate::data::loader::LoaderError;
+use crate::predict::PredictError;
 use crate::subbands::SubbandsError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::devices::DevicesError;
@@ -116,13 +117,53 @@ pub enum Error {
         /// Counted from 1 within the epoch.
         update: usize,
     },
-    /// `predict` could not read some images.
-    #[error("could not read {failed} of {}", count(*.images, "image", "images"))]
+    /// A single image that the model has no answer for.
+    #[error(transparent)]
+    Prediction(#[from] PredictError),
+    /// `predict` has no answer for some images.
+    #[error("{}", no_answer(*.unreadable, *.not_finite, *.images))]
     Predict {
-        /// Images that failed.
-        failed: usize,
+        /// Images that could not be read.
+        unreadable: usize,
+        /// Images whose outputs are not finite.
+        not_finite: usize,
         /// Images that were given.
         images: usize,
+    },
+    /// A model that gives no numbers.
+    #[error(
+        "{}: the model's outputs are infinite or not numbers for every image that can be read, {not_finite} of {}",
+        path.display(),
+        count(*.images, "file", "files")
+    )]
+    NotFinite {
+        /// The split.
+        path: PathBuf,
+        /// Images whose outputs are not finite.
+        not_finite: usize,
+        /// Number of images.
+        images: usize,
+    },
+    /// A place for results that takes none, found out before the work.
+    #[error("{}: cannot be written: {source}; name another place with --out", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The evaluation of other images has the name that this one would get.
+    #[error(
+        "{}: holds the evaluation on {theirs}, and would be replaced by that on {ours}; name another file with --out",
+        path.display()
+    )]
+    OtherEvaluation {
+        /// The file.
+        path: PathBuf,
+        /// The data set whose evaluation it holds.
+        theirs: String,
+        /// The data set that was to be evaluated.
+        ours: String,
     },
     /// A receptive field without contributions.
     #[error("{name}: no receptive field: the contributions of all pixels add up to {total}")]
@@ -146,4 +187,16 @@ pub enum Error {
         /// The folder that holds runs.
         path: PathBuf,
     },
+}
+
+/// What `predict` says at its end.
+fn no_answer(unreadable: usize, not_finite: usize, images: usize) -> String {
+    let images = count(images, "image", "images");
+    match (unreadable, not_finite) {
+        (unreadable, 0) => format!("could not read {unreadable} of {images}"),
+        (0, not_finite) => format!("the model's outputs are not finite for {not_finite} of {images}"),
+        _ => format!(
+            "could not read {unreadable} of {images}, and the model's outputs are not finite for {not_finite}"
+        ),
+    }
 }

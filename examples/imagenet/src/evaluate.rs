@@ -1,12 +1,14 @@
 //! Accuracy of a model on a split: overall, by class, and which class is taken for which.
 
+use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
 use burn::train::renderer::MetricState;
 use burn_wtconv::WtConvBackend;
 use clap::{Args, ValueHint};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use wtconvnext::WtConvNext;
 
@@ -43,15 +45,27 @@ pub struct EvaluateArgs {
     /// Folder with val/CLASS/*.jpg [default: the data set of the run]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub data: Option<PathBuf>,
+    /// JSON file to write; the confusion matrix goes beside it, as .png [default: evaluation.json in the checkpoint's folder, of
+    /// another data set than the run's evaluation-NAME.json]
+    #[arg(long, value_name = "FILE.json", value_hint = ValueHint::FilePath, value_parser = json_path)]
+    pub out: Option<PathBuf>,
     /// Images that go through the model at once
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     pub batch_size: u16,
     /// Threads that decode images; 0 means one for each CPU
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub workers: usize,
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
+    pub workers: u16,
     /// Where to compute
     #[arg(long, value_enum, default_value_t)]
     pub backend: BackendKind,
+}
+
+fn json_path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some(extension) if extension.eq_ignore_ascii_case("json") => Ok(path),
+        _ => Err("must end in .json".to_string()),
+    }
 }
 
 /// The result for one class.
@@ -65,13 +79,15 @@ pub struct ClassScore {
     pub correct: usize,
 }
 
-/// The result on a split.
+/// The result on a split. Every image of it is one of `images`, `unreadable` and `not_finite`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Images that were looked at.
+    /// Images that were evaluated: those that the scores, the classes and the confusion matrix are of.
     pub images: usize,
     /// Images that could not be read.
     pub unreadable: usize,
+    /// Images for which an output of the model is infinite or not a number.
+    pub not_finite: usize,
     /// Loss (without label smoothing), accuracy and top-5.
     #[serde(flatten)]
     pub scores: Scores,
@@ -102,6 +118,10 @@ impl fmt::Display for Evaluation {
         }
         if self.unreadable > 0 {
             writeln!(f, "left out: {} that could not be read", count(self.unreadable, "image", "images"))?;
+        }
+        if self.not_finite > 0 {
+            let images = count(self.not_finite, "image", "images");
+            writeln!(f, "left out: {images} for which the model's outputs are not finite")?;
         }
         let Scores { loss, accuracy, top5 } = self.scores;
         let images = count(self.images, "image", "images");
@@ -185,7 +205,8 @@ impl Evaluation {
 /// Runs `model` over all images of `loader`.
 ///
 /// `on_batch` gets the metrics of each batch and the sums so far, and returns whether to go on. If it ends the evaluation,
-/// there is no result.
+/// there is no result. Images whose outputs are not finite are counted and left out of the scores; if no others are left, the scores
+/// are not numbers.
 ///
 /// # Errors
 ///
@@ -203,6 +224,7 @@ pub fn evaluate<B: WtConvBackend>(
     let mut metrics = EpochMetrics::<B>::new(classes.len(), Totals::default());
     let mut confusion = vec![vec![0; classes.len()]; classes.len()];
     let mut failures = Failures::default();
+    let mut not_finite = 0;
 
     let plan = EpochPlan::sequential(files.len(), batch_size);
     for batch in loader.batches(0, plan.batches_of(0..plan.updates())) {
@@ -214,6 +236,21 @@ pub fn evaluate<B: WtConvBackend>(
         }
         let ImageBatch { images, labels }: ImageBatch<B> = batcher.batch(batch.samples, device);
         let logits = model.forward(images);
+        let rows = finite_rows(&logits);
+        let [all, _] = logits.dims();
+        not_finite += all - rows.len();
+        if rows.is_empty() {
+            if on_batch(Vec::new(), metrics.totals()) {
+                continue;
+            }
+            return Ok(None);
+        }
+        let (logits, labels) = if rows.len() < all {
+            let rows = Tensor::from_ints(rows.as_slice(), device);
+            (logits.select(0, rows.clone()), labels.select(0, rows))
+        } else {
+            (logits, labels)
+        };
         let losses = cross_entropy(logits.clone(), labels.clone(), 0.0);
         let predictions = logits.clone().argmax(1).into_data();
         for (label, prediction) in labels.to_data().iter::<i64>().zip(predictions.iter::<i64>()) {
@@ -224,7 +261,7 @@ pub fn evaluate<B: WtConvBackend>(
             return Ok(None);
         }
     }
-    if metrics.totals().images == 0
+    if metrics.totals().images + not_finite == 0
         && let Some(first) = failures.first
     {
         return Err(Error::Unreadable { path: files.path().to_path_buf(), images: files.len(), first });
@@ -238,31 +275,99 @@ pub fn evaluate<B: WtConvBackend>(
     Ok(Some(Evaluation {
         images: metrics.totals().images,
         unreadable: failures.count,
+        not_finite,
         scores: metrics.totals().scores(),
         classes: classes.iter().enumerate().map(score).collect(),
         confusion,
     }))
 }
 
-/// `imagenet evaluate`: prints the result, writes it and draws the confusion matrix into the checkpoint's folder.
+/// The images of a batch whose outputs are all finite: positions in `logits`, `[batch, classes]`.
+fn finite_rows<B: WtConvBackend>(logits: &Tensor<B, 2>) -> Vec<i32> {
+    let [_, classes] = logits.dims();
+    let outputs: Vec<f32> = logits.clone().into_data().iter().collect();
+    let rows = outputs.chunks_exact(classes).zip(0..);
+    rows.filter(|(outputs, _)| outputs.iter().all(|output| output.is_finite())).map(|(_, row)| row).collect()
+}
+
+/// What `evaluate` writes.
+#[derive(Serialize)]
+struct Report<'a> {
+    checkpoint: String,
+    data: &'a str,
+    #[serde(flatten)]
+    evaluation: &'a Evaluation,
+}
+
+/// Where the evaluation of `checkpoint` on `data` goes unless it is told otherwise.
 ///
 /// # Errors
 ///
-/// Any [`Error`] of the checkpoint, the data or the backend.
+/// [`Error::OtherEvaluation`] if that is where the evaluation on another data set is.
+fn default_out(checkpoint: &Path, data: &Path, of_run: &Path) -> Result<PathBuf, Error> {
+    let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let data = resolved(data);
+    if data == resolved(of_run) {
+        return Ok(checkpoint.join("evaluation.json"));
+    }
+    let name = data.file_name().map_or_else(|| "images".into(), |name| name.to_string_lossy());
+    let path = checkpoint.join(format!("evaluation-{name}.json"));
+    let ours = data.to_string_lossy();
+    let written =
+        fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
+    match written.as_ref().and_then(|report| report["data"].as_str()) {
+        Some(theirs) if theirs != ours => {
+            Err(Error::OtherEvaluation { path, theirs: theirs.to_string(), ours: ours.into_owned() })
+        }
+        _ => Ok(path),
+    }
+}
+
+/// The confusion matrix beside a report: of `evaluation.json` and `evaluation-NAME.json` `confusion.png` and
+/// `confusion-NAME.png`, of another name the same as `.png`.
+fn confusion_path(report: &Path) -> PathBuf {
+    let name = report.file_stem().unwrap_or_default().to_string_lossy();
+    match name.strip_prefix("evaluation") {
+        Some(rest) => report.with_file_name(format!("confusion{rest}.png")),
+        None => report.with_extension("png"),
+    }
+}
+
+/// `imagenet evaluate`: prints the result, writes it and draws the confusion matrix, by default into the checkpoint's folder.
+///
+/// # Errors
+///
+/// Any [`Error`] of the checkpoint, the data or the backend; [`Error::Unwritable`] and [`Error::OtherEvaluation`] before the work;
+/// [`Error::NotFinite`] if there is no image to evaluate.
 pub fn run(args: EvaluateArgs) -> Result<(), Error> {
     args.backend.check()?;
     let checkpoint = runs::find_checkpoint(args.checkpoint.as_deref(), args.best)?;
     let state = checkpoint.state()?;
     let data = args.data.clone().unwrap_or_else(|| state.data.clone());
     let files = ImageFolder::with_classes(&split_folder(&data, "val")?, &state.classes)?;
+    let path = match &args.out {
+        Some(out) => out.clone(),
+        None => default_out(checkpoint.path(), &data, &state.data)?,
+    };
+    let picture = confusion_path(&path);
+    output::check_files(&[&path, &picture])?;
     let subject = format!("{} on {}", checkpoint.path().display(), files.path().display());
 
+    let split = files.path().to_path_buf();
     let backend = args.backend;
     let evaluation = backend.run(Task { args, checkpoint: checkpoint.clone(), state, files })??;
-    let path = checkpoint.path().join("evaluation.json");
-    let json = serde_json::to_vec_pretty(&evaluation).expect("an evaluation has string keys only");
+    if evaluation.images == 0 {
+        let Evaluation { unreadable, not_finite, .. } = evaluation;
+        return Err(Error::NotFinite { path: split, not_finite, images: unreadable + not_finite });
+    }
+    let data = data.canonicalize().unwrap_or(data);
+    let report = Report {
+        checkpoint: checkpoint.path().to_string_lossy().into_owned(),
+        data: &data.to_string_lossy(),
+        evaluation: &evaluation,
+    };
+    let json = serde_json::to_vec_pretty(&report).expect("a report has string keys only");
     atomic::write_file(&path, &json).map_err(|source| Error::Io { path: path.clone(), source })?;
-    let picture = checkpoint.path().join("confusion.png");
     evaluation.draw_confusion().save(&picture)?;
     output::line(format_args!("{subject}\n{evaluation}"))?;
     output::line(format_args!("written to {} and {}", path.display(), picture.display()))
@@ -281,7 +386,7 @@ impl BackendTask for Task {
     fn run<B: TrainBackend>(self, device: B::Device) -> Self::Output {
         let model: WtConvNext<B::InnerBackend> = self.checkpoint.model(&self.state, &device)?;
         let transform = eval_transform(&self.state);
-        let workers = Workers::start(self.args.workers)?;
+        let workers = Workers::start(usize::from(self.args.workers))?;
         let bar = progress::bar(self.files.len(), "images");
         let loader = Loader::new(Arc::new(self.files), transform, 0, workers);
         let evaluation = evaluate::<<B as AutodiffBackend>::InnerBackend>(
@@ -290,7 +395,7 @@ impl BackendTask for Task {
             usize::from(self.args.batch_size),
             &device,
             |_, totals| {
-                bar.set_position(totals.images as u64);
+                bar.set_position(totals.seen() as u64);
                 true
             },
         )?;
@@ -314,6 +419,7 @@ mod tests {
         Evaluation {
             images: 7,
             unreadable: 1,
+            not_finite: 2,
             scores: Scores { loss: 0.5, accuracy: 5.0 / 7.0, top5: 1.0 },
             classes: vec![class("cat", 4, 2), class("a long name", 3, 3), class("empty", 0, 0)],
             confusion: vec![vec![2, 1, 1], vec![0, 3, 0], vec![0, 0, 0]],
@@ -352,6 +458,35 @@ mod tests {
     }
 
     #[test]
+    fn evaluations_on_two_data_sets_have_two_names() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for folder in ["checkpoint", "photos", "other/photos", "drawings"] {
+            fs::create_dir_all(path(folder)).unwrap();
+        }
+        let out = |data: &str| default_out(&path("checkpoint"), &path(data), &path("photos"));
+        assert_eq!(out("photos").unwrap(), path("checkpoint/evaluation.json"));
+        assert_eq!(out("drawings/../photos").unwrap(), path("checkpoint/evaluation.json"));
+        assert_eq!(out("drawings").unwrap(), path("checkpoint/evaluation-drawings.json"));
+        let of_other = path("checkpoint/evaluation-photos.json");
+        assert_eq!(out("other/photos").unwrap(), of_other);
+        // The same name again is another data set's: not without being told so.
+        let canonical = path("other/photos").canonicalize().unwrap();
+        fs::write(&of_other, serde_json::json!({ "data": canonical.to_str() }).to_string()).unwrap();
+        assert_eq!(out("other/photos").unwrap(), of_other);
+        fs::write(&of_other, r#"{ "data": "/third/photos" }"#).unwrap();
+        let error = out("other/photos").unwrap_err().to_string();
+        assert!(
+            error.contains("holds the evaluation on /third/photos") && error.contains("--out"),
+            "{error}"
+        );
+
+        assert_eq!(confusion_path(Path::new("a/evaluation-b.json")), Path::new("a/confusion-b.png"));
+        assert_eq!(confusion_path(Path::new("a/evaluation.json")), Path::new("a/confusion.png"));
+        assert_eq!(confusion_path(Path::new("a/mine.json")), Path::new("a/mine.png"));
+    }
+
+    #[test]
     fn the_table_names_the_most_frequent_mistake() {
         let evaluation = evaluation();
         let lines: Vec<_> = evaluation.to_string().lines().map(str::to_string).collect();
@@ -363,6 +498,7 @@ mod tests {
                 "a long name     1.000       3",
                 "empty        no images",
                 "left out: 1 image that could not be read",
+                "left out: 2 images for which the model's outputs are not finite",
                 "7 images: top-1 0.7143, top-5 1.0000, loss 0.5000",
             ]
         );

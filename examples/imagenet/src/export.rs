@@ -29,7 +29,7 @@ pub struct ExportArgs {
     /// File to write; classes, shape and preprocessing go beside it, as .json
     #[arg(long, value_name = "FILE.safetensors", default_value = "model.safetensors", value_parser = safetensors_path)]
     pub out: PathBuf,
-    /// Which of the PyTorch layers is to load it
+    /// Which of the PyTorch layers is to load it; a network without wavelet convolutions is the same in both
     #[arg(long, value_enum, default_value_t)]
     pub scheme: Scheme,
     /// Where to load the model; nothing is computed
@@ -131,9 +131,10 @@ impl<'a> ModelCard<'a> {
 /// Any [`Error`] of the checkpoint; [`Error::Export`] if the file cannot be written.
 pub fn run(args: ExportArgs) -> Result<(), Error> {
     args.backend.check()?;
+    let card = args.out.with_extension("json");
+    output::check_files(&[&args.out, &card])?;
     let checkpoint = runs::find_checkpoint(args.checkpoint.as_deref(), args.best)?;
     let state = checkpoint.state()?;
-    let card = args.out.with_extension("json");
     let json =
         serde_json::to_vec_pretty(&ModelCard::of(&state, args.scheme)).expect("a card has string keys only");
     // Nothing is computed, so that any backend will do.

@@ -8,7 +8,7 @@
 //! data.rs      folders to batches   train.rs     the training loop                  error.rs       every error
 //! evaluate.rs  accuracy by class    predict.rs   classes of single images           export.rs      weights for other programs
 //! erf.rs       receptive fields     subbands.rs  what a wavelet layer sees          drawing.rs     text, maps and colours
-//! progress.rs  bars                 output.rs    text on stdout                     count.rs       "1 image", "2 images"
+//! progress.rs  bars                 output.rs    where results go                   count.rs       "1 image", "2 images"
 //! ```
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]

@@ -78,6 +78,32 @@ pub struct Prediction {
     pub logits: Vec<f32>,
 }
 
+/// Why there is no answer for an image.
+#[derive(Debug, thiserror::Error)]
+pub enum PredictError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The model's outputs are not numbers that could be ranked.
+    #[error("{not_finite} of the model's {} not finite", count(*.outputs, "output is", "outputs are"))]
+    NotFinite {
+        /// Outputs that are infinite or not a number.
+        not_finite: usize,
+        /// Outputs.
+        outputs: usize,
+    },
+}
+
+impl PredictError {
+    /// The error with the name of its image.
+    fn about(&self, path: &Path) -> String {
+        match self {
+            Self::Decode(error) => error.to_string(),
+            Self::NotFinite { .. } => format!("{}: {self}", path.display()),
+        }
+    }
+}
+
 /// A line of `--json`. Paths that are not Unicode are written with replacement characters.
 #[derive(Serialize)]
 struct Line<'a> {
@@ -95,7 +121,7 @@ struct Line<'a> {
 /// # Errors
 ///
 /// Any [`Error`] of the checkpoint, the backend or a folder without images; [`Error::Predict`] at the end if some images could
-/// not be read.
+/// not be read or have outputs that are not finite.
 pub fn run(args: PredictArgs) -> Result<(), Error> {
     args.backend.check()?;
     let images = images_among(&args.images)?;
@@ -124,7 +150,7 @@ impl BackendTask for Task {
         let transform = eval_transform(&self.state);
         let bar = progress::bar(self.images.len(), "images");
         let start = Instant::now();
-        let mut failed = 0;
+        let (mut unreadable, mut not_finite) = (0, 0);
         let (sender, receiver) = sync_channel(PREFETCH);
         let printed = thread::scope(|scope| {
             let (images, batch_size) = (&self.images, usize::from(self.args.batch_size));
@@ -138,7 +164,11 @@ impl BackendTask for Task {
             });
             for (images, samples) in receiver {
                 for (path, prediction) in images.iter().zip(predict(&model, &self.state, samples, &device)) {
-                    failed += usize::from(prediction.is_err());
+                    match &prediction {
+                        Ok(_) => {}
+                        Err(PredictError::Decode(_)) => unreadable += 1,
+                        Err(PredictError::NotFinite { .. }) => not_finite += 1,
+                    }
                     bar.suspend(|| self.print(path, prediction))?;
                 }
                 bar.inc(images.len() as u64);
@@ -156,29 +186,29 @@ impl BackendTask for Task {
         let images = self.images.len();
         let rate = images as f64 / seconds;
         eprintln!("{} in {seconds:.1} s, {rate:.1} images/s", count(images, "image", "images"));
-        if failed > 0 {
-            return Err(Error::Predict { failed, images });
+        if unreadable + not_finite > 0 {
+            return Err(Error::Predict { unreadable, not_finite, images });
         }
         Ok(())
     }
 }
 
 impl Task {
-    /// Prints what was found about an image. Without `--json`, an image that could not be read is named on stderr.
-    fn print(&self, path: &Path, prediction: Result<Prediction, DecodeError>) -> io::Result<()> {
+    /// Prints what was found about an image. Without `--json`, an image without an answer is named on stderr.
+    fn print(&self, path: &Path, prediction: Result<Prediction, PredictError>) -> io::Result<()> {
         let top = usize::from(self.args.top);
         let mut output = io::stdout().lock();
         if self.args.json {
-            let path = path.to_string_lossy();
+            let name = path.to_string_lossy();
             let line = match &prediction {
                 Ok(Prediction { classes, logits }) => Line {
-                    path: &path,
+                    path: &name,
                     classes: Some(&classes[..top.min(classes.len())]),
                     logits: self.args.logits.then_some(logits),
                     error: None,
                 },
                 Err(error) => {
-                    Line { path: &path, classes: None, logits: None, error: Some(error.to_string()) }
+                    Line { path: &name, classes: None, logits: None, error: Some(error.about(path)) }
                 }
             };
             return writeln!(
@@ -194,7 +224,7 @@ impl Task {
                     writeln!(output, "  {:5.1} %  {class}", 100.0 * probability)?;
                 }
             }
-            Err(error) => eprintln!("error: {error}"),
+            Err(error) => eprintln!("error: {}", error.about(path)),
         }
         Ok(())
     }
@@ -202,18 +232,18 @@ impl Task {
 
 /// Runs the model on images that have been read, in one batch.
 ///
-/// One that could not be read keeps its error, in its place.
+/// One that could not be read keeps its error, in its place, and one whose outputs are not finite gets one.
 pub fn predict<B: WtConvBackend>(
     model: &WtConvNext<B>,
     state: &State,
     images: Vec<Result<Sample, DecodeError>>,
     device: &B::Device,
-) -> Vec<Result<Prediction, DecodeError>> {
+) -> Vec<Result<Prediction, PredictError>> {
     let mut samples = Vec::new();
     let failures: Vec<Option<DecodeError>> =
         images.into_iter().map(|image| image.map(|sample| samples.push(sample)).err()).collect();
     if samples.is_empty() {
-        return failures.into_iter().flatten().map(Err).collect();
+        return failures.into_iter().flatten().map(|error| Err(error.into())).collect();
     }
 
     let batcher = ImageBatcher { input_size: state.input_size as usize };
@@ -231,8 +261,15 @@ pub fn predict<B: WtConvBackend>(
     failures
         .into_iter()
         .map(|failure| match failure {
-            Some(error) => Err(error),
-            None => Ok(rows.next().expect("one row for each image that was read")),
+            Some(error) => Err(error.into()),
+            None => {
+                let prediction = rows.next().expect("one row for each image that was read");
+                let outputs = prediction.logits.len();
+                match prediction.logits.iter().filter(|output| !output.is_finite()).count() {
+                    0 => Ok(prediction),
+                    not_finite => Err(PredictError::NotFinite { not_finite, outputs }),
+                }
+            }
         })
         .collect()
 }

@@ -53,6 +53,7 @@ pub struct PreviewArgs {
 /// Any [`Error`] of the configuration, the data or the file.
 pub fn run(args: &PreviewArgs) -> Result<(), Error> {
     let config = args.settings.resolve()?;
+    output::check_files(&[&args.out])?;
     let [rows, columns] = [args.rows, args.columns].map(u64::from);
     let side = u64::from(config.input_size);
     // Pixels of the sheet, and of the batches that it is drawn from, which are held as three floats each.

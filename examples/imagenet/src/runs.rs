@@ -39,7 +39,9 @@ fn newest(runs: &Path, best: bool) -> Result<Checkpoint, Error> {
         let Some(last) = run.checkpoints().ok().and_then(|mut checkpoints| checkpoints.pop()) else {
             continue;
         };
-        let written = fs::metadata(last.path()).and_then(|data| data.modified()).map_err(io_error)?;
+        // The folder changes whenever an evaluation is written into it.
+        let written = fs::metadata(last.state_file()).or_else(|_| fs::metadata(last.path()));
+        let written = written.and_then(|data| data.modified()).map_err(io_error)?;
         if newest.as_ref().is_none_or(|(time, _)| written > *time) {
             newest = Some((written, run));
         }
@@ -74,6 +76,10 @@ mod tests {
             let checkpoint = runs.path().join(name).join("checkpoints").join("epoch-0001");
             fs::create_dir_all(&checkpoint).unwrap();
             let time = now - Duration::from_secs(age);
+            let state = fs::File::create(checkpoint.join("state.json")).unwrap();
+            state.set_modified(time).unwrap();
+            // The older a checkpoint, the later it was evaluated.
+            let time = now + Duration::from_secs(age);
             fs::File::open(&checkpoint).unwrap().set_modified(time).unwrap();
         }
         let found = newest(runs.path(), false).unwrap();

@@ -43,10 +43,10 @@ pub struct SubbandsArgs {
     #[arg(long, requires = "checkpoint")]
     pub best: bool,
     /// With --checkpoint: the stage of the layer
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "checkpoint", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub stage: u8,
     /// With --checkpoint: the block of the layer within its stage
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "checkpoint", value_parser = clap::value_parser!(u16).range(1..))]
     pub block: u16,
     /// With --checkpoint: the channel, counted from 0 [default: the one whose output varies most]
     #[arg(long, value_name = "N", requires = "checkpoint")]
@@ -309,6 +309,8 @@ impl fmt::Display for Report<'_> {
 /// Any [`Error`] of the image, the checkpoint or the backend; [`SubbandsError`] for a layer that is not there.
 pub fn run(args: SubbandsArgs) -> Result<(), Error> {
     args.backend.check()?;
+    let json = args.out.with_extension("json");
+    output::check_files(&[&args.out, &json])?;
     let image = decode_rgb(&args.image)?;
     let maps = match &args.checkpoint {
         Some(path) => {
@@ -328,7 +330,6 @@ pub fn run(args: SubbandsArgs) -> Result<(), Error> {
         subbands: maps.rows(),
     };
     draw(&maps).save(&args.out)?;
-    let json = args.out.with_extension("json");
     let bytes = serde_json::to_vec_pretty(&report).expect("a report has string keys only");
     atomic::write_file(&json, &bytes).map_err(|source| Error::Io { path: json.clone(), source })?;
     output::text(&report)?;

@@ -540,3 +540,250 @@ fn a_checkpoint_that_contradicts_itself_is_damaged() {
         assert!(error.contains(message), "{key}: {error}");
     }
 }
+
+/// The numbers of the command's only JSON file.
+fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn evaluations_do_not_replace_each_other_and_may_go_elsewhere() {
+    let (root, config) = bench("batch_size = 8");
+    let root = root.path();
+    output(root, &["train", "--config", config.to_str().unwrap(), "--out", "run", "--stop-after", "1"]);
+    support::pictures(&root.join("other"), 1, 5);
+    support::pictures(&root.join("third/other"), 1, 2);
+    let checkpoint = imagenet::train::checkpoint::Checkpoint::find(&root.join("run"), false).unwrap();
+    let written = |name: &str| checkpoint.path().join(name);
+    let evaluate = ["evaluate", "--checkpoint", "run"];
+    let on = |data: &'static str, more: &[&'static str]| [&evaluate[..], &["--data", data], more].concat();
+
+    succeed(root, &evaluate);
+    succeed(root, &on("other", &[]));
+    for (name, images, data) in [("evaluation.json", 12, "data"), ("evaluation-other.json", 15, "other")] {
+        let report = json(&written(name));
+        assert_eq!(report["images"], images);
+        assert_eq!(report["data"], root.join(data).canonicalize().unwrap().to_str().unwrap());
+    }
+    assert!(written("confusion.png").is_file() && written("confusion-other.png").is_file());
+    let error = fail(root, &on("third/other", &[]));
+    assert!(error.contains("evaluation-other.json: holds the evaluation on "), "{error}");
+    assert_eq!(json(&written("evaluation-other.json"))["images"], 15);
+
+    // A checkpoint that takes no file: here one has folders in their places. Images that are all broken show that this is found
+    // out before the work.
+    fs::remove_file(written("evaluation.json")).unwrap();
+    fs::create_dir(written("evaluation.json")).unwrap();
+    succeed(root, &[&evaluate[..], &["--out", "mine.json"]].concat());
+    assert_eq!(
+        (&json(&root.join("mine.json"))["images"], root.join("mine.png").is_file()),
+        (&12.into(), true)
+    );
+    for class in support::CLASSES {
+        for entry in fs::read_dir(root.join("data/val").join(class)).unwrap() {
+            fs::write(entry.unwrap().path(), b"broken").unwrap();
+        }
+    }
+    assert!(fail(root, &evaluate).contains("evaluation.json: cannot be written: "));
+    let elsewhere = [&evaluate[..], &["--out", "absent/mine.json"]].concat();
+    assert!(fail(root, &elsewhere).contains("absent/mine.json: cannot be written: "));
+    assert!(fail(root, &[&evaluate[..], &["--out", "mine.json"]].concat()).contains("no image can be read"));
+}
+
+#[test]
+fn outputs_that_cannot_be_written_are_known_before_the_work() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    fs::write(root.join("file"), b"").unwrap();
+    // What the work would fail at: no checkpoint, no picture, no data set.
+    for (args, name) in [
+        (&["erf", "--checkpoint", "absent"][..], "file/out.png"),
+        (&["subbands", "absent.png"], "file/out.png"),
+        (&["preview", "--data", "absent"], "file/out.png"),
+        (&["export", "--checkpoint", "absent"], "file/out.safetensors"),
+    ] {
+        let error = fail(root, &[args, &["--out", name]].concat());
+        assert!(error.starts_with(&format!("error: {name}: cannot be written: ")), "{args:?}: {error}");
+        let name = name.replace("file/", "");
+        let error = fail(root, &[args, &["--out", &name]].concat());
+        assert!(error.starts_with("error: absent"), "{args:?}: {error}");
+        assert!(!root.join(name).exists());
+    }
+    // The second of two files.
+    fs::create_dir(root.join("out.json")).unwrap();
+    for args in [&["erf", "--out", "out.png"][..], &["export", "--out", "out.safetensors"]] {
+        assert!(fail(root, args).starts_with("error: out.json: cannot be written: "), "{args:?}");
+    }
+}
+
+#[test]
+fn flags_that_would_do_nothing_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    for args in [
+        &["erf", "--levels", "2"][..],
+        &["erf", "--kernel-size", "3"],
+        &["erf", "--depthwise", "3"],
+        &["erf", "--channels", "3"],
+        &["erf", "--seed", "3"],
+        &["erf", "--layer", "--count", "3"],
+        &["erf", "--layer", "--batch-size", "3"],
+        &["subbands", "a.png", "--stage", "2"],
+        &["subbands", "a.png", "--block", "2"],
+        &["predict", "a.png", "--logits"],
+    ] {
+        let output = output(root.path(), args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    for command in ["train", "preview", "throughput"] {
+        let error = fail(root.path(), &[command, "--mixup-switch-prob", "0.3", "--mixup", "0.8"]);
+        assert!(
+            error.contains("--mixup-switch-prob does nothing without both --mixup and --cutmix"),
+            "{error}"
+        );
+    }
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn every_image_is_counted_once() {
+    use burn::backend::Flex;
+    use burn::module::Param;
+    use burn::tensor::{Tensor, TensorData};
+    use imagenet::train::checkpoint::{Checkpoint, RunFolder, State};
+    use wtconvnext::WtConvNext;
+
+    let (root, config) = bench("batch_size = 8");
+    let root = root.path();
+    output(root, &["train", "--config", config.to_str().unwrap(), "--out", "run", "--stop-after", "1"]);
+    let checkpoint = Checkpoint::find(&root.join("run"), false).unwrap();
+    let (state, device) = (checkpoint.state().unwrap(), Default::default());
+    let mut model: WtConvNext<Flex> = checkpoint.model(&state, &device).unwrap();
+
+    // One by one through the model, without the program's own code for it.
+    let outputs = |model: &WtConvNext<Flex>| -> Vec<Vec<f32>> {
+        let transform = imagenet::data::augment::Transform::Eval { input_size: 32, crop_fraction: 0.875 };
+        let mut outputs = Vec::new();
+        for class in support::CLASSES {
+            for index in 0..4 {
+                let path = root.join("data/val").join(class).join(format!("{index}.png"));
+                let mut rng = imagenet::data::stream(0, imagenet::data::Stream::Augment, 0, 0);
+                let picture = image::open(path).unwrap().into_rgb8();
+                let picture = transform.apply(&picture, &mut rng, &mut fast_image_resize::Resizer::new());
+                let pixels = TensorData::new(imagenet::data::augment::normalize(&picture), [1, 3, 32, 32]);
+                outputs.push(model.forward(Tensor::from_data(pixels, &device)).into_data().iter().collect());
+            }
+        }
+        outputs
+    };
+    // A classifier of one weight, that from the first feature to the first class, which overflows for about half of the pictures.
+    let one_weight = |weight: f32| {
+        let weights = (0..8 * 3).map(|index| if index == 0 { weight } else { 0.0 }).collect();
+        Param::from_tensor(Tensor::from_data(TensorData::new(weights, [8, 3]), &device))
+    };
+    let norm = &mut model.head.norm;
+    norm.gamma = Param::from_tensor(norm.gamma.val() * 1e6);
+    model.head.fc.as_mut().unwrap().weight = one_weight(1.0);
+    let mut features: Vec<f32> = outputs(&model).iter().map(|row| row[0].abs()).collect();
+    features.sort_by(f32::total_cmp);
+    model.head.fc.as_mut().unwrap().weight = one_weight(f32::MAX / features[6]);
+    let not_finite = outputs(&model).iter().filter(|row| row.iter().any(|x| !x.is_finite())).count();
+    assert!((1..12).contains(&not_finite), "{not_finite} of 12");
+    let run = RunFolder::new(root.join("overflowing"));
+    run.create("").unwrap();
+    let none: Option<&WtConvNext<Flex>> = None;
+    run.save(State { ema_checksum: None, ..state }, &model, none, 0_usize, 1).unwrap();
+
+    // Three more that cannot be read, of which one would never end and one never begin.
+    std::os::unix::fs::symlink("/absent.png", root.join("data/val/red/broken.png")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", root.join("data/val/red/device.png")).unwrap();
+    let pipe = Command::new("mkfifo").arg(root.join("data/val/blue/pipe.png")).status().unwrap();
+    assert!(pipe.success());
+
+    let evaluate = ["evaluate", "--checkpoint", "overflowing", "--batch-size", "5", "--out", "found.json"];
+    let found = output(root, &evaluate);
+    let (text, error) = (String::from_utf8_lossy(&found.stdout), String::from_utf8_lossy(&found.stderr));
+    assert!(found.status.success(), "{error}");
+    assert!(error.contains("red/broken.png: a symbolic link to /absent.png, which is not there"), "{error}");
+    assert!(text.contains("left out: 3 images that could not be read\n"), "{text}");
+    assert!(text.contains("for which the model's outputs are not finite\n"), "{text}");
+    let report = json(&root.join("found.json"));
+    assert_eq!(
+        (&report["images"], &report["unreadable"], &report["not_finite"]),
+        (&(12 - not_finite).into(), &3.into(), &not_finite.into())
+    );
+    let of_classes =
+        report["classes"].as_array().unwrap().iter().map(|class| class["images"].as_u64().unwrap());
+    assert_eq!(of_classes.sum::<u64>(), 12 - not_finite as u64);
+
+    let predict = ["predict", "--checkpoint", "overflowing", "--json", "--batch-size", "5", "data/val"];
+    let found = output(root, &predict);
+    let lines: Vec<serde_json::Value> = String::from_utf8(found.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let errors = |text: &str| {
+        lines.iter().filter(|line| line["error"].as_str().is_some_and(|error| error.contains(text))).count()
+    };
+    assert_eq!(
+        (lines.len(), errors("model's 3 outputs are not finite"), errors("")),
+        (15, not_finite, not_finite + 3)
+    );
+    let error = String::from_utf8(found.stderr).unwrap();
+    let expected =
+        format!("could not read 3 of 15 images, and the model's outputs are not finite for {not_finite}\n");
+    assert!(error.ends_with(&expected), "{error}");
+    assert_eq!(found.status.code(), Some(1));
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_and_kept() {
+    let (root, config) = bench("batch_size = 8\nwarmup_epochs = 0\nkeep = 3\nema_decay = 0.9");
+    let root = root.path();
+    let train = ["train", "--config", config.to_str().unwrap(), "--epochs", "3"];
+    succeed(root, &[&train[..], &["--out", "whole"]].concat());
+    let expected = history(&root.join("whole"));
+    for (name, file, bytes) in [
+        ("cut", "model.mpk", Some(&b"short"[..])),
+        ("missing", "optimizer.mpk", None),
+        ("average", "ema.mpk", Some(b"")),
+        ("json", "state.json", Some(b"{\"format\": 2")),
+    ] {
+        let folder = root.join(name);
+        succeed(root, &[&train[..], &["--out", name]].concat());
+        let path = |checkpoint: &str| folder.join("checkpoints").join(checkpoint).join(file);
+        let damage = |checkpoint: &str| match bytes {
+            Some(bytes) => fs::write(path(checkpoint), bytes).unwrap(),
+            None => fs::remove_file(path(checkpoint)).unwrap(),
+        };
+        damage("epoch-0003");
+        let resumed = output(root, &["train", "--resume", "--out", name]);
+        let error = String::from_utf8(resumed.stderr).unwrap();
+        assert!(resumed.status.success(), "{name}: {error}");
+        for text in [
+            format!("{name}/checkpoints/epoch-0003/{file}: "),
+            format!("is whole, {name}/checkpoints/epoch-0002"),
+            format!("kept as {name}/checkpoints/damaged-epoch-0003"),
+        ] {
+            assert!(error.contains(&text), "no {text} in {error}");
+        }
+        // The run is what it would have been, and the damaged checkpoint still there.
+        assert_eq!(history(&folder), expected, "{name}");
+        let run = imagenet::train::checkpoint::RunFolder::new(folder.clone());
+        run.last().unwrap().verified_state().unwrap();
+        assert_eq!(path("damaged-epoch-0003").exists(), bytes.is_some());
+        assert!(folder.join("checkpoints/damaged-epoch-0003").is_dir());
+
+        // None is whole: an error, and nothing is touched.
+        for checkpoint in ["epoch-0001", "epoch-0002", "epoch-0003"] {
+            damage(checkpoint);
+        }
+        let error = fail(root, &["train", "--resume", "--out", name]);
+        let text = format!(
+            "error: {name}: none of its 3 checkpoints can be used; the newest: {name}/checkpoints/epoch-0003/{file}: "
+        );
+        assert!(error.starts_with(&text), "{error}");
+        assert_eq!(run.checkpoints().unwrap().len(), 3);
+    }
+}

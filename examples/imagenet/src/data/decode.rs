@@ -1,7 +1,7 @@
 //! One image file as 8-bit RGB.
 
 use image::{DynamicImage, ImageError, ImageReader, RgbImage};
-use std::fs;
+use std::fs::{self, FileType};
 use std::io::{self, Cursor};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,22 @@ pub enum DecodeError {
         path: PathBuf,
         /// The cause.
         source: io::Error,
+    },
+    /// A symbolic link to nothing.
+    #[error("{}: a symbolic link to {}, which is not there", path.display(), target.display())]
+    BrokenLink {
+        /// The link.
+        path: PathBuf,
+        /// Where it points.
+        target: PathBuf,
+    },
+    /// A pipe or a device, which may never end or never begin, or a folder.
+    #[error("{}: a {kind}, not a regular file", path.display())]
+    NotAFile {
+        /// The file.
+        path: PathBuf,
+        /// What it is, in words.
+        kind: &'static str,
     },
     /// The content is not a JPEG or PNG image, or a damaged one.
     #[error("{}: {source}", path.display())]
@@ -50,10 +66,25 @@ pub enum DecodeError {
 ///
 /// # Errors
 ///
-/// A [`DecodeError`] that names the file. A truncated file is an error, as it is to Pillow, though only a byte may be missing.
+/// A [`DecodeError`] that names the file. Only regular files, and links to them, are opened. A truncated file is an error, as it is to Pillow, though only a byte may be missing.
 /// Images that would need more than 512 MiB to decode are refused.
 pub fn decode_rgb(path: &Path) -> Result<RgbImage, DecodeError> {
     let open_error = |source| DecodeError::Open { path: path.to_path_buf(), source };
+    // To open a named pipe would be to wait for a writer, and a device may have no end.
+    let file_type = match fs::metadata(path) {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) => {
+            return Err(match fs::read_link(path) {
+                Ok(target) if error.kind() == io::ErrorKind::NotFound => {
+                    DecodeError::BrokenLink { path: path.to_path_buf(), target }
+                }
+                _ => open_error(error),
+            });
+        }
+    };
+    if !file_type.is_file() {
+        return Err(DecodeError::NotAFile { path: path.to_path_buf(), kind: kind(file_type) });
+    }
     let bytes = fs::read(path).map_err(open_error)?;
     if is_truncated_jpeg(&bytes) {
         return Err(DecodeError::Truncated { path: path.to_path_buf(), bytes: bytes.len() });
@@ -64,6 +95,24 @@ pub fn decode_rgb(path: &Path) -> Result<RgbImage, DecodeError> {
     decoded
         .map_err(|_| DecodeError::Panicked { path: path.to_path_buf() })?
         .map_err(|source| DecodeError::Decode { path: path.to_path_buf(), source })
+}
+
+/// What a file is that is not a regular one.
+fn kind(file_type: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if file_type.is_fifo() {
+            return "named pipe";
+        }
+        if file_type.is_socket() {
+            return "socket";
+        }
+        if file_type.is_block_device() || file_type.is_char_device() {
+            return "device";
+        }
+    }
+    if file_type.is_dir() { "folder" } else { "special file" }
 }
 
 /// Whether `bytes` begin as a JPEG file and end before its end-of-image marker.
@@ -186,6 +235,42 @@ mod tests {
         assert!(error(&png[..png.len() / 2]).contains("broken.png"));
         let missing = decode_rgb(&root.path().join("absent.png")).unwrap_err();
         assert!(matches!(missing, DecodeError::Open { .. }) && missing.to_string().contains("absent.png"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_regular_files_and_links_to_them_are_opened() {
+        use std::os::unix::fs::symlink;
+        use std::os::unix::net::UnixListener;
+        use std::process::Command;
+        use std::sync::mpsc::channel;
+        use std::time::Duration;
+
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        RgbImage::from_pixel(2, 2, Rgb([4, 5, 6])).save(path("picture.png")).unwrap();
+        symlink("picture.png", path("link.png")).unwrap();
+        symlink("gone/picture.png", path("broken.png")).unwrap();
+        symlink("/dev/zero", path("device.png")).unwrap();
+        fs::create_dir(path("folder.png")).unwrap();
+        let _socket = UnixListener::bind(path("socket.png")).unwrap();
+        assert!(Command::new("mkfifo").arg(path("pipe.png")).status().unwrap().success());
+
+        assert_eq!(decode_rgb(&path("link.png")).unwrap().get_pixel(1, 1).0, [4, 5, 6]);
+        for (name, expected) in [
+            ("broken.png", "a symbolic link to gone/picture.png, which is not there"),
+            ("folder.png", "a folder, not a regular file"),
+            ("socket.png", "a socket, not a regular file"),
+            ("pipe.png", "a named pipe, not a regular file"),
+            ("device.png", "a device, not a regular file"),
+        ] {
+            // On another thread, as waiting for a pipe or reading a device would have no end.
+            let (sender, receiver) = channel();
+            let file = path(name);
+            std::thread::spawn(move || sender.send(decode_rgb(&file).map(|_| ()).unwrap_err().to_string()));
+            let error = receiver.recv_timeout(Duration::from_secs(5)).expect(name);
+            assert_eq!(error, format!("{}: {expected}", path(name).display()));
+        }
     }
 
     #[test]

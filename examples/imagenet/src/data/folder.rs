@@ -299,7 +299,8 @@ fn collect(path: &Path, images: &mut Vec<PathBuf>, ignored: &mut Vec<PathBuf>) -
         // Links to files are followed. Links to folders are not, as they may form a circle.
         if path.is_dir() && !path.is_symlink() {
             collect(&path, images, ignored)?;
-        } else if is_image(&path) && path.is_file() {
+        } else if is_image(&path) && !path.is_dir() {
+            // Also a pipe or a broken link of that name, to be counted and named as an image that cannot be read.
             images.push(path);
         } else {
             ignored.push(path);
@@ -310,7 +311,7 @@ fn collect(path: &Path, images: &mut Vec<PathBuf>, ignored: &mut Vec<PathBuf>) -
 
 fn left_out(folder: &Path, files: usize, first: &Path) {
     log::warn!(
-        "{}: {} left out because of the name, which must end in .jpg, .jpeg or .png; the first is {}",
+        "{}: {} left out because of the name, which must end in .jpg, .jpeg or .png, or as a link to a folder; the first is {}",
         folder.display(),
         count(files, "file", "files"),
         first.display()
@@ -433,6 +434,22 @@ mod tests {
         let empty = root.path().join("empty");
         let error = images_in(&empty).unwrap_err();
         assert!(matches!(&error, FolderError::NoImages { path } if *path == empty), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn whatever_is_named_as_an_image_is_counted_unless_it_is_a_folder() {
+        use std::os::unix::fs::symlink;
+        let root = tree(&["a/1.png", "deep.png/2.png"]);
+        symlink("nowhere", root.path().join("a/broken.png")).unwrap();
+        symlink("/dev/null", root.path().join("a/device.png")).unwrap();
+        symlink("a", root.path().join("circle.png")).unwrap();
+        let (mut images, mut ignored) = (Vec::new(), Vec::new());
+        collect(root.path(), &mut images, &mut ignored).unwrap();
+        let paths =
+            |names: &[&str]| -> Vec<PathBuf> { names.iter().map(|name| root.path().join(name)).collect() };
+        assert_eq!(images, paths(&["a/1.png", "a/broken.png", "a/device.png", "deep.png/2.png"]));
+        assert_eq!(ignored, paths(&["circle.png"]));
     }
 
     #[test]

@@ -87,6 +87,16 @@ pub enum CheckpointError {
         /// Its version.
         format: u32,
     },
+    /// No checkpoint of a run can be read.
+    #[error("{}: none of its {} can be used; the newest: {newest}", path.display(), count(*.checkpoints, "checkpoint", "checkpoints"))]
+    NoneUsable {
+        /// The run.
+        path: PathBuf,
+        /// How many it has.
+        checkpoints: usize,
+        /// Why the newest one cannot be used.
+        newest: Box<CheckpointError>,
+    },
     /// It holds another model than the run is configured for.
     #[error("{}: this checkpoint holds another model: it has {theirs}, the configuration asks for {ours}", path.display())]
     OtherModel {
@@ -321,6 +331,52 @@ impl RunFolder {
         self.checkpoints()?.pop().ok_or_else(|| CheckpointError::NotFound { path: self.0.clone() })
     }
 
+    /// The newest checkpoint all of whose files are whole, with its state, and the newer ones that are damaged, the newest first.
+    /// `None` if there are no checkpoints.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::NoneUsable`] if all are damaged, and the error of one that is not damaged but cannot be used: of a newer
+    /// format, or that this user may not read.
+    pub fn newest_whole(&self) -> Result<Option<(Checkpoint, State, Vec<Damage>)>, CheckpointError> {
+        let checkpoints = self.checkpoints()?;
+        let count = checkpoints.len();
+        let mut damaged: Vec<Damage> = Vec::new();
+        for checkpoint in checkpoints.into_iter().rev() {
+            match checkpoint.verified_state() {
+                Ok(state) => return Ok(Some((checkpoint, state, damaged))),
+                Err(error) if error.is_damage() => damaged.push(Damage { checkpoint, error }),
+                Err(error) => return Err(error),
+            }
+        }
+        match damaged.into_iter().next() {
+            Some(Damage { error, .. }) => Err(CheckpointError::NoneUsable {
+                path: self.0.clone(),
+                checkpoints: count,
+                newest: Box::new(error),
+            }),
+            None => Ok(None),
+        }
+    }
+
+    /// Renames a damaged checkpoint to `damaged-NAME`, so that one of the same name can be written and none is removed for it.
+    /// Returns its new folder.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Write`].
+    pub fn set_aside(&self, checkpoint: &Checkpoint) -> Result<PathBuf, CheckpointError> {
+        let name = checkpoint.0.file_name().unwrap_or_default().to_string_lossy();
+        let mut free = (1..).map(|number| match number {
+            1 => checkpoint.0.with_file_name(format!("damaged-{name}")),
+            number => checkpoint.0.with_file_name(format!("damaged-{name}-{number}")),
+        });
+        let path = free.find(|path| !path.exists()).expect("some number is free");
+        fs::rename(&checkpoint.0, &path)
+            .map_err(|source| CheckpointError::Write { path: path.clone(), source })?;
+        Ok(path)
+    }
+
     /// The checkpoint whose model was best in validation; the first of equals. One that cannot be read is passed over.
     ///
     /// # Errors
@@ -343,6 +399,26 @@ impl RunFolder {
         }
         best.map(|(_, checkpoint)| checkpoint)
             .ok_or_else(|| CheckpointError::NotValidated { path: self.0.clone() })
+    }
+}
+
+/// A checkpoint that is damaged.
+#[derive(Debug)]
+pub struct Damage {
+    /// The checkpoint.
+    pub checkpoint: Checkpoint,
+    /// What is wrong with it, with the file.
+    pub error: CheckpointError,
+}
+
+impl CheckpointError {
+    /// Whether an older checkpoint may be whole where this is wrong with one: a file that is missing or not as it was written.
+    fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            Self::Read { source, .. } => source.kind() != io::ErrorKind::PermissionDenied,
+            _ => false,
+        }
     }
 }
 
@@ -374,6 +450,29 @@ impl Checkpoint {
         &self.0
     }
 
+    /// The file that says what the others are.
+    pub fn state_file(&self) -> PathBuf {
+        self.0.join(STATE)
+    }
+
+    /// Reads everything but the tensors, and compares the files of these with their checksums.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::state`], and of a file that cannot be read or is damaged.
+    pub fn verified_state(&self) -> Result<State, CheckpointError> {
+        let state = self.state()?;
+        let [model, optimizer] = state.checksums;
+        for (name, expected) in
+            [(MODEL, Some(model)), (OPTIMIZER, Some(optimizer)), (EMA, state.ema_checksum)]
+        {
+            if let Some(expected) = expected {
+                self.verified(name, expected)?;
+            }
+        }
+        Ok(state)
+    }
+
     /// Reads everything but the tensors.
     ///
     /// # Errors
@@ -385,7 +484,7 @@ impl Checkpoint {
             format: u32,
         }
 
-        let path = self.0.join(STATE);
+        let path = self.state_file();
         let bytes = fs::read(&path).map_err(|source| CheckpointError::Read { path: path.clone(), source })?;
         let damaged = |error: serde_json::Error| CheckpointError::Damaged {
             path: path.clone(),
@@ -516,6 +615,14 @@ impl Checkpoint {
         expected: u64,
         device: &B::Device,
     ) -> Result<R, CheckpointError> {
+        let bytes = self.verified(name, expected)?;
+        recorder()
+            .load(bytes, device)
+            .map_err(|error| CheckpointError::Damaged { path: self.0.join(name), reason: error.to_string() })
+    }
+
+    /// The content of a file that has the checksum.
+    fn verified(&self, name: &str, expected: u64) -> Result<Vec<u8>, CheckpointError> {
         let path = self.0.join(name);
         let bytes = fs::read(&path).map_err(|source| CheckpointError::Read { path: path.clone(), source })?;
         // Burn loads parameters of any shape and panics on those of another block type, so that the wrong file has to be
@@ -525,9 +632,7 @@ impl Checkpoint {
                 format!("its {} do not have the checksum in {STATE}", count(bytes.len(), "byte", "bytes"));
             return Err(CheckpointError::Damaged { path, reason });
         }
-        recorder()
-            .load(bytes, device)
-            .map_err(|error| CheckpointError::Damaged { path, reason: error.to_string() })
+        Ok(bytes)
     }
 }
 

@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 use std::path::{Path, PathBuf};
 use wtconvnext::WtConvNextConfig;
 
-use super::checkpoint::{Checkpoint, CheckpointError, RunFolder, State};
+use super::checkpoint::{Checkpoint, CheckpointError, Damage, RunFolder, State};
 use super::devices::{DeviceSelection, DevicesError};
 use super::dtype::ForwardDtype;
 use super::progress::Display;
@@ -25,7 +25,7 @@ pub struct TrainArgs {
     /// Folder of the run [default: runs/NETWORK-SIZE-DATA]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: Option<PathBuf>,
-    /// Continue the run in its folder from its last checkpoint, exactly
+    /// Continue the run in its folder from its last checkpoint, exactly; if that is damaged, from the newest before it that is whole
     #[arg(long)]
     pub resume: bool,
     /// Stop, as Ctrl-C would, after so many updates (to be resumed; for queues with a time limit)
@@ -35,7 +35,8 @@ pub struct TrainArgs {
     /// images of all devices [default: the backend's default device]
     #[arg(long, value_name = "LIST")]
     pub devices: Option<DeviceSelection>,
-    /// Print the whole configuration, of defaults, preset, file and flags, as TOML for --config, and train nothing
+    /// Print the whole configuration, of defaults, preset, file and flags, as TOML for --config, and train nothing; --out,
+    /// --stop-after and --devices do not belong to it
     #[arg(long, conflicts_with = "resume")]
     pub print_config: bool,
     /// What the run depends on.
@@ -53,6 +54,8 @@ pub struct Prepared {
     pub(super) model: WtConvNextConfig,
     pub(super) run: RunFolder,
     pub(super) resume_from: Option<(Checkpoint, State)>,
+    /// The checkpoints after that one, the newest first.
+    damaged: Vec<Damage>,
     pub(super) stop_after: Option<usize>,
 }
 
@@ -74,8 +77,7 @@ impl Prepared {
         let devices = args.devices.unwrap_or(DeviceSelection::List(vec![0]));
         config.backend.run(CheckDevices(&devices, &config))??;
 
-        let last = run.checkpoints()?.pop();
-        if last.is_some() && !args.resume {
+        if !args.resume && !run.checkpoints()?.is_empty() {
             return Err(Error::RunExists { path: run.path().to_path_buf() });
         }
         let splits = Splits::open(&data)?;
@@ -87,15 +89,22 @@ impl Prepared {
         }
         // Building the model is the only complete check of its configuration. Its parameters are not drawn yet.
         config.backend.run(CheckModel(&model, config.dtype))??;
-        let mut resume_from = None;
-        if let Some(checkpoint) = last {
-            let state = checkpoint.state()?;
+        let (mut resume_from, mut damaged) = (None, Vec::new());
+        if let Some((checkpoint, state, newer)) = run.newest_whole()? {
             checkpoint.expect_model(&state, &model)?;
             checkpoint.expect_average(&state, config.ema_decay)?;
             same_images(&state, &splits, &data)?;
+            for Damage { error, .. } in &newer {
+                log::warn!(
+                    "{error}; going on from the newest checkpoint before it that is whole, {}",
+                    checkpoint.path().display()
+                );
+            }
             resume_from = Some((checkpoint, state));
+            damaged = newer;
         }
-        Ok(Self { config, devices, data, splits, model, run, resume_from, stop_after: args.stop_after })
+        let stop_after = args.stop_after;
+        Ok(Self { config, devices, data, splits, model, run, resume_from, damaged, stop_after })
     }
 
     /// The run's folder.
@@ -111,10 +120,14 @@ impl Prepared {
     pub fn train(self, interrupter: Interrupter, display: Display) -> Result<Outcome, Error> {
         // Held until the run ends. What another process has written since this run was prepared is seen now.
         let _lock = self.run.lock()?;
-        if self.run.checkpoints()?.pop().map(|checkpoint| checkpoint.path().to_path_buf())
-            != self.resume_from.as_ref().map(|(checkpoint, _)| checkpoint.path().to_path_buf())
-        {
+        let resumed = self.resume_from.as_ref().map(|(checkpoint, _)| checkpoint);
+        let last = self.damaged.first().map(|damage| &damage.checkpoint).or(resumed);
+        if self.run.checkpoints()?.last() != last {
             return Err(CheckpointError::Busy { path: self.folder().to_path_buf() }.into());
+        }
+        for Damage { checkpoint, .. } in &self.damaged {
+            let kept = self.run.set_aside(checkpoint)?;
+            log::warn!("{}: kept as {}", checkpoint.path().display(), kept.display());
         }
         self.run.create(&self.config.to_toml())?;
         let backend = self.config.backend;

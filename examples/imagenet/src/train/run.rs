@@ -218,7 +218,8 @@ impl<B: TrainBackend> Trainer<B> {
                 return self.interrupted();
             };
             // The last update of the epoch shows in the validation loss only.
-            let (loss, epoch, update) = (val.scores.loss, self.state.epoch, self.state.updates_done);
+            let loss = if val.not_finite > 0 { f64::NAN } else { val.scores.loss };
+            let (epoch, update) = (self.state.epoch, self.state.updates_done);
             if !loss.is_finite() {
                 return Err(Error::Diverged { loss, epoch, update });
             }
