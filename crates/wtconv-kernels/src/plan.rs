@@ -348,7 +348,8 @@ fn operator_branch(
         }
         Strategy::Windows { .. } => {}
     }
-    let layout = window_layout(problem, base, channels, limits, strategy, &measure)?;
+    let layout =
+        window_layout(problem, base, channels, limits, &Waits::of_operator(channels), strategy, &measure)?;
     let deeper = deeper(problem, layout.levels, channels > 1, vector(&operands.x), limits)?;
     let deeper = match deeper {
         None => None,
@@ -441,7 +442,7 @@ fn gradient_branch(
         }
         Strategy::Windows { .. } => {}
     }
-    let layout = window_layout(problem, base, channels, limits, strategy, &measure)?;
+    let layout = window_layout(problem, base, channels, limits, &Waits::OF_GRADIENT, strategy, &measure)?;
     let deeper = deeper(problem, layout.levels, channels > 1, vector(&operands.x), limits)?;
     let deeper = match deeper {
         None => None,
@@ -503,6 +504,7 @@ fn window_layout(
     base: bool,
     channels: usize,
     limits: &DeviceLimits,
+    waits: &Waits,
     strategy: Strategy,
     measure: Measure<'_>,
 ) -> Result<Layout, Refusal> {
@@ -560,9 +562,7 @@ fn window_layout(
     // Cubes of one multiprocessor hide each other's loads and barriers; a window that leaves no room for two is the last resort.
     let least = problem.levels.min(1);
     let mut smallest = Refusal::SharedMemory { needed: usize::MAX, available: limits.shared_memory };
-    // Of neighbouring channels a smaller share of memory would hold fewer.
-    let most = if channels > 1 { 2 } else { WINDOWS_TOGETHER };
-    for together in [2..=most, 1..=1] {
+    for together in [2..=waits.most_together, 1..=1] {
         for levels in (least..=problem.levels.min(BLOCK_LEVELS)).rev() {
             let mut best: Option<(usize, Layout)> = None;
             for together in together.clone() {
@@ -571,7 +571,8 @@ fn window_layout(
                         match window(levels, height, width, together) {
                             Err(refusal) => smallest = refusal,
                             Ok(layout) => {
-                                let cost = window_cost(problem, &layout, together);
+                                let cost =
+                                    window_cost(problem, &layout) * (10 + waits.tenths(&layout, together));
                                 if best.is_none_or(|(least, _)| cost < least) {
                                     best = Some((cost, layout));
                                 }
@@ -596,17 +597,39 @@ fn window_sides(extent: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Samples loaded and outputs computed for one plane, up to a factor. The ends of a loaded row lie in lines of device memory of
-/// which the window uses a part: of two windows of one area the wider one is faster. Two cubes together hide less of each other's
-/// waiting than three, and a second round for the deepest subbands is one more wait: a tenth of the time each, as measured on
-/// planes of 224 and 512 samples a side.
-fn window_cost(problem: &Problem, layout: &Layout, together: usize) -> usize {
+/// which the window uses a part: of two windows of one area the wider one is faster.
+fn window_cost(problem: &Problem, layout: &Layout) -> usize {
     /// Elements of a line, of which every loaded row wastes about one.
     const LINE: usize = 32;
     let windows = problem.height.div_ceil(layout.height) * problem.width.div_ceil(layout.width);
     let loaded = layout.blocks_y() * BLOCK * (layout.blocks_x() * BLOCK + LINE);
     let computed = layout.buffer_slots(0) * layout.base_rows * QUAD;
-    let waits = WINDOWS_TOGETHER.saturating_sub(together) + layout.rounds().saturating_sub(1);
-    windows * (loaded + 2 * computed) * (10 + waits)
+    windows * (loaded + 2 * computed)
+}
+
+/// What a kernel's windows wait for, besides what they load and compute.
+struct Waits {
+    /// Cubes that a multiprocessor should hold together, at least 2.
+    most_together: usize,
+    /// Whether all subbands should be convolved in one round.
+    rounds: bool,
+}
+
+impl Waits {
+    /// The operator waits at barriers: two cubes hide less of each other's waiting than three, and a second round for the deepest
+    /// subbands is one more wait. Of neighbouring channels a smaller share of memory would hold fewer.
+    const fn of_operator(channels: usize) -> Self {
+        Waits { most_together: if channels > 1 { 2 } else { WINDOWS_TOGETHER }, rounds: true }
+    }
+
+    /// The filter gradients are best with windows as large as two cubes can have.
+    const OF_GRADIENT: Self = Waits { most_together: 2, rounds: false };
+
+    /// A tenth of the time for each wait, as measured on planes of 224 and 512 samples a side.
+    const fn tenths(&self, layout: &Layout, together: usize) -> usize {
+        let rounds = if self.rounds { layout.rounds().saturating_sub(1) } else { 0 };
+        self.most_together.saturating_sub(together) + rounds
+    }
 }
 
 fn fits((shared, threads): (usize, usize), limits: &DeviceLimits) -> Result<(), Refusal> {

@@ -258,6 +258,9 @@ fn windows_of_large_planes_share_a_multiprocessor() {
         assert!(layout.threads <= most_threads, "{shape:?}: {layout:?}");
         assert_eq!(layout.rounds(), 1, "{shape:?}: {layout:?}");
         assert_eq!(plan.visits, 1, "{shape:?}");
+        // The filter gradients hold two pyramids, and two cubes together.
+        let gradient = plan_filter_gradient(&problem, &operands(&problem), &H200, Strategy::Auto).unwrap();
+        assert!(2 * (4 * gradient.kernel.shared_floats() + 1024) <= 228 * 1024, "{shape:?}");
     }
 }
 
