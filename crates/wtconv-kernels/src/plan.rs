@@ -25,7 +25,7 @@ const REGISTERS: usize = 65_536;
 /// Registers of a gradient thread, as compiled for CUDA.
 const GRADIENT_REGISTERS: usize = 72;
 
-/// Window cubes of the operator that a multiprocessor should hold at least.
+/// Window cubes of the operator that a multiprocessor should hold; smaller windows for more of them are not looked for.
 const WINDOWS_TOGETHER: usize = 3;
 
 /// Why there is no plan.
@@ -332,8 +332,7 @@ fn operator_branch(
         let kernel = finish(layout);
         let mut cover = cover(problem, &layout, limits)?;
         let visits = operator_visits(problem, &kernel, &cover, limits);
-        let items = problem.batch.div_ceil(layout.images()) * cover.windows_y * cover.windows_x;
-        cover.cubes = cubes(items.div_ceil(visits) * cover.channel_groups, limits)?;
+        cover.cubes = cubes(items(problem, &layout).div_ceil(visits) * cover.channel_groups, limits)?;
         let kernel = OperatorKernel { prefetch: visits > 1, ..kernel };
         Ok(OperatorPlan { kernel, cover, visits, deeper, wide_indices })
     };
@@ -411,9 +410,8 @@ fn gradient_branch(
     };
     let plan = |layout: Layout, deeper| {
         let kernel = fit(&layout);
-        let images = layout.images();
         let mut cover = cover(problem, &layout, limits)?;
-        let items = problem.batch.div_ceil(images) * cover.windows_y * cover.windows_x;
+        let items = items(problem, &layout);
         let groups = cover.channel_groups * kernel.tap_groups();
         let chunks = (resident_cubes(&kernel, limits) / groups).clamp(1, items.max(1));
         let visits = items.div_ceil(chunks);
@@ -622,7 +620,7 @@ impl Waits {
         Waits { most_together: if channels > 1 { 2 } else { WINDOWS_TOGETHER }, rounds: true }
     }
 
-    /// The filter gradients are best with windows as large as two cubes can have.
+    /// The filter gradients wait little: of the windows of which two cubes fit, the one that loads and computes the least.
     const OF_GRADIENT: Self = Waits { most_together: 2, rounds: false };
 
     /// A tenth of the time for each wait, as measured on planes of 224 and 512 samples a side.
@@ -728,7 +726,7 @@ fn operator_visits(
     if limits.cubes_together(4 * kernel.shared_floats()) > 1 || held > REGISTERS {
         return 1;
     }
-    let items = problem.batch.div_ceil(layout.images()) * cover.windows_y * cover.windows_x;
+    let items = items(problem, layout);
     // Only the first visit's loads are waited for: about a third of a visit.
     let tenths = |visits: usize| {
         let cubes = items.div_ceil(visits) * cover.channel_groups;
@@ -785,8 +783,15 @@ fn cover(problem: &Problem, layout: &Layout, limits: &DeviceLimits) -> Result<Co
     let windows_y = problem.height.div_ceil(layout.height);
     let windows_x = problem.width.div_ceil(layout.width);
     let channel_groups = problem.channels.div_ceil(layout.channels);
-    let count = problem.batch.div_ceil(layout.images()) * windows_y * windows_x * channel_groups;
+    let count = items(problem, layout) * channel_groups;
     Ok(Cover { windows_y, windows_x, channel_groups, cubes: cubes(count, limits)? })
+}
+
+/// Windows of a channel group, over all groups of images.
+fn items(problem: &Problem, layout: &Layout) -> usize {
+    problem.batch.div_ceil(layout.images())
+        * problem.height.div_ceil(layout.height)
+        * problem.width.div_ceil(layout.width)
 }
 
 fn cubes(count: usize, limits: &DeviceLimits) -> Result<[u32; 2], Refusal> {

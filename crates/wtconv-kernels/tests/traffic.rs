@@ -7,18 +7,7 @@ use wtconv_kernels::{
     DeviceLimits, Dtype, Operands, Problem, Strategy, Strided, plan_filter_gradient, plan_operator,
 };
 
-const DEVICE: DeviceLimits = DeviceLimits {
-    shared_memory: 232_448,
-    threads: 1024,
-    cubes: [2_147_483_647, 65_535],
-    plane_size: 32,
-    multiprocessors: Some(132),
-    vectors: true,
-    unroll: true,
-    wide_indices: true,
-    f16: true,
-    bf16: true,
-};
+const DEVICE: DeviceLimits = DeviceLimits::HOPPER;
 
 fn setting(shape: [usize; 4], levels: usize, dtype: Dtype) -> (Problem, Operands) {
     let [batch, channels, height, width] = shape;

@@ -66,8 +66,8 @@ pub enum DecodeError {
 ///
 /// # Errors
 ///
-/// A [`DecodeError`] that names the file. Only regular files, and links to them, are opened. A truncated file is an error, as it is to Pillow, though only a byte may be missing.
-/// Images that would need more than 512 MiB to decode are refused.
+/// A [`DecodeError`] that names the file. Only regular files, and links to them, are opened. A truncated file is an error, as it
+/// is to Pillow, though only a byte may be missing. Images that would need more than 512 MiB to decode are refused.
 pub fn decode_rgb(path: &Path) -> Result<RgbImage, DecodeError> {
     let open_error = |source| DecodeError::Open { path: path.to_path_buf(), source };
     // To open a named pipe would be to wait for a writer, and a device may have no end.
