@@ -3,6 +3,7 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
+use crate::patches::conv_map;
 use crate::{LayerNorm2d, init};
 
 /// What stands between two stages: layer normalisation, then a 2x2 convolution of stride 2.
@@ -30,6 +31,6 @@ impl<B: Backend> Downsample<B> {
     /// - x: `[batch, in_channels, height, width]`
     /// - output: `[batch, channels, height / 2, width / 2]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        self.conv.forward(self.norm.forward(x))
+        conv_map(&self.conv, self.norm.forward(x))
     }
 }

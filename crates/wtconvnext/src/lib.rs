@@ -41,6 +41,8 @@ mod mixing;
 mod mlp;
 mod model;
 pub mod official;
+mod patches;
+mod rows;
 mod stage;
 mod stem;
 

@@ -5,6 +5,7 @@ use burn::tensor::activation::gelu;
 use burn::tensor::backend::Backend;
 
 use crate::init;
+use crate::rows::{RowLayer, by_rows};
 
 /// How many times wider than the block its hidden layer is.
 const EXPANSION: usize = 4;
@@ -29,17 +30,17 @@ impl<B: Backend> Mlp<B> {
 
     /// Applies the forward pass.
     ///
-    /// The pixels are flattened to rows of a matrix, because a product with more than two axes is a batch of small
-    /// products with a broadcast weight to most backends.
-    ///
     /// # Shapes
     ///
     /// - x: `[batch, height, width, channels]`
     /// - output: `[batch, height, width, channels]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        let shape @ [batch, height, width, channels] = x.dims();
-        let x = x.reshape([batch * height * width, channels]);
-        let x = self.fc2.forward(gelu(self.fc1.forward(x)));
-        x.reshape(shape)
+        by_rows(self, x)
+    }
+}
+
+impl<B: Backend> RowLayer<B> for Mlp<B> {
+    fn rows<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+        self.fc2.forward(gelu(self.fc1.forward(x)))
     }
 }

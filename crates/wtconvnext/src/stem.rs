@@ -3,6 +3,7 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
+use crate::patches::conv_image;
 use crate::{LayerNorm2d, init};
 
 /// The patch stem: one vector for every 4x4 patch of the image, then layer normalisation.
@@ -29,6 +30,6 @@ impl<B: Backend> Stem<B> {
     /// - x: `[batch, in_channels, height, width]`
     /// - output: `[batch, channels, height / 4, width / 4]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        self.norm.forward(self.conv.forward(x))
+        self.norm.forward(conv_image(&self.conv, x))
     }
 }
