@@ -80,6 +80,7 @@ impl Prepared {
         if !args.resume && !run.checkpoints()?.is_empty() {
             return Err(Error::RunExists { path: run.path().to_path_buf() });
         }
+        run.check_writable()?;
         let splits = Splits::open(&data)?;
         readable(&splits.train)?;
         readable(&splits.val)?;
@@ -169,7 +170,8 @@ fn resumed(settings: &ConfigArgs, out: Option<PathBuf>) -> Result<(TrainConfig, 
             RunFolder::new(runs::default_folder(&config, &data))
         }
     };
-    if !run.config_file().is_file() {
+    // One that may not be looked at is reported when it is read.
+    if run.config_file().try_exists().is_ok_and(|exists| !exists) {
         return Err(Error::NothingToResume { path: run.path().to_path_buf() });
     }
     let config = settings.resume(TrainConfig::read(&run.config_file())?)?;
