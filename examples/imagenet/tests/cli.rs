@@ -809,6 +809,49 @@ fn flags_that_would_do_nothing_are_refused() {
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
 }
 
+// Other systems have no such names, or not in every folder.
+#[cfg(target_os = "linux")]
+#[test]
+fn paths_that_are_not_utf8_are_used_or_refused_by_name() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let (root, config) = bench("batch_size = 8\nwarmup_epochs = 0");
+    let root = root.path();
+    let name = |bytes: &'static [u8]| OsStr::from_bytes(bytes);
+    let run = |folder: &Path, args: &[&OsStr]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_imagenet"));
+        let output = command.current_dir(folder).args(args).stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    // The data set, by its own name and by that of a folder above it.
+    support::pictures(&root.join(name(b"da\xffta")), 2, 1);
+    let config = config.as_os_str();
+    for (folder, data) in
+        [(root.to_path_buf(), name(b"da\xffta")), (root.join(name(b"da\xffta")), name(b"."))]
+    {
+        let args =
+            [name(b"train"), name(b"--config"), config, name(b"--data"), data, name(b"--out"), name(b"run")];
+        let (status, error) = run(&folder, &args);
+        assert_eq!(status, Some(1), "{error}");
+        assert!(error.contains("da\u{fffd}ta: the path of the data folder is not UTF-8"), "{error}");
+        assert!(!folder.join("run").exists());
+    }
+    // A run, a picture and a class's picture are only looked up.
+    let out = name(b"r\xffun");
+    let picture = Path::new("data/val/red").join(name(b"p\xff.png"));
+    fs::copy(root.join("data/val/red/0.png"), root.join(&picture)).unwrap();
+    for args in [
+        &[name(b"train"), name(b"--config"), config, name(b"--epochs"), name(b"1"), name(b"--out"), out][..],
+        &[name(b"evaluate"), name(b"--checkpoint"), out],
+        &[name(b"predict"), name(b"--checkpoint"), out, picture.as_os_str()],
+        &[name(b"predict"), name(b"--json"), name(b"--checkpoint"), out, picture.as_os_str()],
+    ] {
+        let (status, error) = run(root, args);
+        assert_eq!(status, Some(0), "{args:?}: {error}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn every_image_is_counted_once() {
@@ -994,8 +1037,8 @@ fn a_damaged_checkpoint_is_an_error_that_names_a_whole_one() {
             let error = String::from_utf8(found.stderr).unwrap();
             assert_eq!(found.status.code(), Some(1), "{args:?}: {error}");
             assert!(error.starts_with(&format!("error: {path}: ")), "{args:?}: {error}");
-            let advice = format!(r"--checkpoint 'runs/it'\''s mine/checkpoints/epoch-0002'");
-            assert!(error.contains(&advice) && error.lines().count() == 1, "{args:?}: {error}");
+            let advice = r"--checkpoint 'runs/it'\''s mine/checkpoints/epoch-0002'";
+            assert!(error.contains(advice) && error.lines().count() == 1, "{args:?}: {error}");
             assert_eq!(String::from_utf8(found.stdout).unwrap(), "", "{args:?}");
             assert_eq!(names(root), before, "{args:?} left something behind");
         }

@@ -367,7 +367,7 @@ impl RunFolder {
         let old = checkpoints.len().saturating_sub(keep);
         // None before the first validation. As long as it cannot be told which it is, none is removed.
         let Ok(best) = best_of(&checkpoints) else { return Ok(()) };
-        let best = best.map(|(checkpoint, _)| checkpoint);
+        let best = best.map(|best| best.checkpoint);
         for checkpoint in &checkpoints[..old] {
             if best != Some(checkpoint) {
                 let path = checkpoint.0.clone();
@@ -445,8 +445,8 @@ impl RunFolder {
             return Err(CheckpointError::NotFound { path: self.0.clone() });
         }
         match best_of(&checkpoints)? {
-            Some((checkpoint, Ok(()))) => Ok(checkpoint.clone()),
-            Some((_, Err(error))) => Err(error),
+            Some(Best { checkpoint, unreadable: None }) => Ok(checkpoint.clone()),
+            Some(Best { unreadable: Some(error), .. }) => Err(error),
             None => Err(CheckpointError::NotValidated { path: self.0.clone() }),
         }
     }
@@ -459,19 +459,23 @@ impl RunFolder {
             return whole.next_back();
         }
         let whole: Vec<_> = whole.collect();
-        best_of(&whole).ok()?.map(|(checkpoint, _)| checkpoint.clone())
+        best_of(&whole).ok()?.map(|best| best.checkpoint.clone())
     }
 }
 
-/// The best of a run's checkpoints, which are given from the oldest to the newest, and whether its state can be read. `None` before the
-/// first validation.
+/// The best of some checkpoints.
+struct Best<'a> {
+    checkpoint: &'a Checkpoint,
+    /// Why its state cannot be read, if it cannot.
+    unreadable: Option<CheckpointError>,
+}
+
+/// The best of a run's checkpoints, which are given from the oldest to the newest. `None` before the first validation.
 ///
 /// # Errors
 ///
 /// The state of a checkpoint cannot be read that may be the best: no later one has the accuracy.
-fn best_of(
-    checkpoints: &[Checkpoint],
-) -> Result<Option<(&Checkpoint, Result<(), CheckpointError>)>, CheckpointError> {
+fn best_of(checkpoints: &[Checkpoint]) -> Result<Option<Best<'_>>, CheckpointError> {
     let states: Vec<_> = checkpoints.iter().map(Checkpoint::state).collect();
     // Each state has the accuracies of all epochs before it.
     let newest = states.iter().rev().find_map(|state| state.as_ref().ok());
@@ -479,20 +483,20 @@ fn best_of(
     let mut best = None;
     let mut best_accuracy = f64::NEG_INFINITY;
     for (checkpoint, state) in checkpoints.iter().zip(states) {
-        let (accuracy, readable) = match state {
+        let (accuracy, unreadable) = match state {
             // Within an epoch, the accuracy is of the model before it.
-            Ok(state) if state.updates_done == 0 => (state.val_accuracy(), Ok(())),
+            Ok(state) if state.updates_done == 0 => (state.val_accuracy(), None),
             Ok(_) => continue,
             Err(error) => match checkpoint.position() {
                 Some((epochs @ 1.., 0)) => match history.get(epochs - 1) {
-                    Some(record) => (Some(record.val.accuracy), Err(error)),
+                    Some(record) => (Some(record.val.accuracy), Some(error)),
                     None => return Err(error),
                 },
                 _ => continue,
             },
         };
         if let Some(accuracy) = accuracy.filter(|accuracy| *accuracy > best_accuracy) {
-            (best, best_accuracy) = (Some((checkpoint, readable)), accuracy);
+            (best, best_accuracy) = (Some(Best { checkpoint, unreadable }), accuracy);
         }
     }
     Ok(best)

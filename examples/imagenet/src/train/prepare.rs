@@ -12,7 +12,7 @@ use super::dtype::ForwardDtype;
 use super::progress::Display;
 use super::run::{Outcome, TrainTask};
 use crate::backend::{BackendTask, TrainBackend};
-use crate::config::{ConfigArgs, TrainConfig};
+use crate::config::{ConfigArgs, TrainConfig, check_utf8};
 use crate::data::decode::decode_rgb;
 use crate::data::folder::{ImageFolder, Splits, shipped};
 use crate::error::Error;
@@ -185,10 +185,15 @@ fn with_data(mut config: TrainConfig) -> Result<(TrainConfig, PathBuf), Error> {
         Some(data) => {
             // A folder that is not there is reported when it is scanned.
             let data = data.canonicalize().unwrap_or_else(|_| data.clone());
+            check_utf8(&data)?;
             config.data = Some(data.clone());
             Ok((config, data))
         }
-        None => Ok((config, shipped()?)),
+        None => {
+            let data = shipped()?;
+            check_utf8(&data)?;
+            Ok((config, data))
+        }
     }
 }
 
