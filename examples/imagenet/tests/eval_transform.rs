@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 /// Largest difference of a channel's value, of 255. Both programs round to whole numbers after each of two passes.
-const TOLERANCE: u8 = 2;
+const TOLERANCE: u8 = 1;
 
 #[test]
 fn decoded_jpeg_pixels_are_exactly_those_of_pillow() {
