@@ -718,7 +718,7 @@ impl TrainConfig {
                 return Err(ConfigError::Levels { levels, input_size: self.input_size, sides, useful });
             }
         }
-        check(positive(self.lr), "lr", &self.lr, "must be above 0")?;
+        check(positive(self.lr), "lr", &self.lr, "must be above 0 and finite")?;
         check(
             not_negative(self.min_lr) && self.min_lr <= self.lr,
             "min_lr",
@@ -971,6 +971,7 @@ mod tests {
             ("input_size = 16", "input_size = 16: must be 32 to 4096"),
             ("lr = -0.1", "lr = -0.1: must be above 0"),
             ("lr = nan", "lr = NaN: must be above 0"),
+            ("lr = inf", "lr = inf: must be above 0 and finite"),
             ("lr = 0.1\nmin_lr = 0.2", "min_lr = 0.2: must be at least 0 and at most lr"),
             ("epochs = 3\nwarmup_epochs = 4", "warmup_epochs = 4.0: must be at least 0 and at most epochs"),
             ("weight_decay = -1", "weight_decay = -1.0: must be at least 0"),
