@@ -14,7 +14,7 @@ mod pillow;
 pub mod rand_augment;
 pub mod random_erasing;
 
-use fast_image_resize::images::{Image, ImageRef};
+use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::{RgbImage, imageops};
 use rand::{Rng, RngExt};
@@ -114,7 +114,8 @@ impl Transform {
                 // and very long.
                 let columns = centre(width, scaled_width, input_size);
                 let rows = centre(height, scaled_height, input_size);
-                resample(image, columns, Span::whole(height), rows, [input_size; 2], resizer)
+                let whole = CropBox { left: 0, top: 0, width, height };
+                resample(image, whole, [columns, rows], [input_size; 2], resizer)
             }
         }
     }
@@ -193,37 +194,36 @@ impl Span {
     }
 }
 
-/// Resamples `crop` of `image` to `width` x `height`.
+/// Resamples `crop` of `image` to `width` x `height`, of nothing but what lies within it.
 fn resize(image: &RgbImage, crop: CropBox, width: u32, height: u32, resizer: &mut Resizer) -> RgbImage {
-    let span = |start: u32, length: u32| Span { start: start.into(), length: length.into() };
-    let (columns, rows) = (span(crop.left, crop.width), span(crop.top, crop.height));
-    resample(image, columns, rows, Span::whole(crop.height), [width, height], resizer)
+    resample(image, crop, [Span::whole(crop.width), Span::whole(crop.height)], [width, height], resizer)
 }
 
-/// Resamples `columns` of `read` of the rows, and then `rows` of what was read, to `[width, height]`, with a bicubic filter (a = -0.5)
-/// that is widened when it shrinks, as Pillow's is. `read` has to be whole rows.
+/// Resamples `[columns, rows]` of `crop` of `image` to `[width, height]`, with a bicubic filter (a = -0.5) that is widened when it
+/// shrinks, as Pillow's is. It reaches beyond columns and rows, but not beyond the crop.
 ///
 /// Rows first, then columns, each rounded and clipped to 8 bits, in the order of Pillow (to 12; 13 begins with the columns of
 /// some portraits): at sharp edges the filter overshoots, and what is clipped between the passes depends on their order by up
 /// to a tenth of the range. One call for both passes would begin with the columns.
 fn resample(
     image: &RgbImage,
-    columns: Span,
-    read: Span,
-    rows: Span,
+    crop: CropBox,
+    [columns, rows]: [Span; 2],
     [width, height]: [u32; 2],
     resizer: &mut Resizer,
 ) -> RgbImage {
-    let source = ImageRef::new(image.width(), image.height(), image.as_raw(), PixelType::U8x3)
+    let image = ImageRef::new(image.width(), image.height(), image.as_raw(), PixelType::U8x3)
         .expect("an RGB image has three bytes a pixel");
+    let source = CroppedImage::new(&image, crop.left, crop.top, crop.width, crop.height)
+        .expect("the crop lies within the image");
     let options =
         ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::CatmullRom)).use_alpha(false);
-    let across = options.crop(columns.start, read.start, columns.length, read.length);
-    let mut resampled = Image::new(width, read.length as u32, PixelType::U8x3);
-    resizer.resize(&source, &mut resampled, &across).expect("the crop lies within the image");
+    let across = options.crop(columns.start, 0.0, columns.length, crop.height.into());
+    let mut resampled = Image::new(width, crop.height, PixelType::U8x3);
+    resizer.resize(&source, &mut resampled, &across).expect("the columns lie within the crop");
     let down = options.crop(0.0, rows.start, width.into(), rows.length);
     let mut target = Image::new(width, height, PixelType::U8x3);
-    resizer.resize(&resampled, &mut target, &down).expect("the rows lie within those that were read");
+    resizer.resize(&resampled, &mut target, &down).expect("the rows lie within the crop");
     RgbImage::from_raw(width, height, target.into_vec()).expect("an RGB image has three bytes a pixel")
 }
 
@@ -316,6 +316,18 @@ mod tests {
         assert_eq!(scaled_size(80, 107, 64, 0.9), (71, 94));
         // round((341 - 224) / 2) = round(58.5) = 58, round((259 - 224) / 2) = round(17.5) = 18
         assert_eq!((centre_offset(341, 224), centre_offset(259, 224)), (58, 18));
+    }
+
+    #[test]
+    fn a_crop_sees_nothing_beside_it() {
+        // Black within the crop, white around it.
+        let crop = CropBox { left: 7, top: 5, width: 9, height: 11 };
+        let within = |x: u32, y: u32| (7..16).contains(&x) && (5..16).contains(&y);
+        let image = RgbImage::from_fn(31, 29, |x, y| Rgb([if within(x, y) { 0 } else { 255 }; 3]));
+        for (width, height) in [(32, 32), (5, 3), (9, 11), (9, 20), (20, 11)] {
+            let resized = resize(&image, crop, width, height, &mut Resizer::new());
+            assert!(resized == RgbImage::new(width, height), "{width}x{height}");
+        }
     }
 
     #[test]
