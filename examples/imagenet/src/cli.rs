@@ -2,10 +2,9 @@
 
 use burn::train::Interrupter;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
-
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -18,6 +17,7 @@ use crate::export::{self, ExportArgs};
 use crate::output;
 use crate::predict::{self, PredictArgs};
 use crate::preview::{self, PreviewArgs};
+use crate::shell::{quoted, quoted_path};
 use crate::subbands::{self, SubbandsArgs};
 use crate::throughput::{self, ThroughputArgs};
 use crate::train::interrupt::{self, EXIT_INTERRUPTED};
@@ -127,24 +127,7 @@ fn train(args: TrainArgs) -> Result<ExitCode, Error> {
 /// The command that continues the run in `folder`: this program as it was called (`cargo run` calls it by its path), so that
 /// it can be pasted into the shell of the same folder. The run's configuration has the rest.
 fn resume_command(program: &OsStr, folder: &Path) -> String {
-    let mut folder = folder.as_os_str().to_os_string();
-    if folder.as_encoded_bytes().starts_with(b"-") {
-        // Or else it would be taken for a flag.
-        let name = std::mem::replace(&mut folder, OsString::from("./"));
-        folder.push(name);
-    }
-    format!("{} train --resume --out {}", quoted(program), quoted(&folder))
-}
-
-/// `text` as one word of a POSIX shell.
-fn quoted(text: &OsStr) -> String {
-    let text = text.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        text.into_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
+    format!("{} train --resume --out {}", quoted(program), quoted_path(folder))
 }
 
 /// Where the log goes while the dashboard has the screen.
@@ -186,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_to_resume_is_quoted_where_it_must_be() {
+    fn the_command_to_resume_can_be_pasted() {
         let command = |program: &str, folder: &str| resume_command(program.as_ref(), folder.as_ref());
         assert_eq!(
             command("target/release/imagenet", "runs/wtconvnext-micro-fashion10"),

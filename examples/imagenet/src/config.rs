@@ -63,6 +63,12 @@ pub enum ConfigError {
     /// A number that no configuration file can hold.
     #[error("a number is larger than {}, the largest of a configuration", i64::MAX)]
     TooLarge,
+    /// A data folder that neither a configuration file nor a checkpoint can name.
+    #[error("{}: the path of the data folder is not UTF-8, as the files of a run have to be; rename what is not", path.display())]
+    NotUtf8 {
+        /// The folder.
+        path: PathBuf,
+    },
     /// More wavelet levels than any image has.
     #[error(
         "levels = {levels:?}: must be at most {MAX_LEVELS}; at input_size = {input_size} the stages' maps are {sides:?} pixels \
@@ -185,6 +191,11 @@ impl ConfigArgs {
             None => flags,
         })
     }
+}
+
+/// Fails if a path cannot be written into a file of text.
+pub(crate) fn check_utf8(path: &Path) -> Result<(), ConfigError> {
+    path.to_str().map(|_| ()).ok_or_else(|| ConfigError::NotUtf8 { path: path.to_path_buf() })
 }
 
 /// Flags of `train`, and the keys of a configuration file. What is not given is left to the layer below.
@@ -365,8 +376,11 @@ impl ConfigLayer {
             .map_err(|source| ConfigError::Parse { path: path.to_path_buf(), source: Box::new(source) })
     }
 
-    /// Fails if an integer is larger than a file can hold.
+    /// Fails if a file cannot hold a path or an integer.
     fn fits_toml(&self) -> Result<(), ConfigError> {
+        if let Some(data) = &self.data {
+            check_utf8(data)?;
+        }
         Table::try_from(self).map(|_| ()).map_err(|_| ConfigError::TooLarge)
     }
 
@@ -704,7 +718,7 @@ impl TrainConfig {
                 return Err(ConfigError::Levels { levels, input_size: self.input_size, sides, useful });
             }
         }
-        check(positive(self.lr), "lr", &self.lr, "must be above 0")?;
+        check(positive(self.lr), "lr", &self.lr, "must be above 0 and finite")?;
         check(
             not_negative(self.min_lr) && self.min_lr <= self.lr,
             "min_lr",
@@ -957,6 +971,7 @@ mod tests {
             ("input_size = 16", "input_size = 16: must be 32 to 4096"),
             ("lr = -0.1", "lr = -0.1: must be above 0"),
             ("lr = nan", "lr = NaN: must be above 0"),
+            ("lr = inf", "lr = inf: must be above 0 and finite"),
             ("lr = 0.1\nmin_lr = 0.2", "min_lr = 0.2: must be at least 0 and at most lr"),
             ("epochs = 3\nwarmup_epochs = 4", "warmup_epochs = 4.0: must be at least 0 and at most epochs"),
             ("weight_decay = -1", "weight_decay = -1.0: must be at least 0"),

@@ -228,9 +228,10 @@ struct FieldReport<'a> {
 pub fn run(args: ErfArgs) -> Result<(), Error> {
     args.backend.check()?;
     let json = args.out.with_extension("json");
-    output::check_files(&[&args.out, &json])?;
+    let check_files = || output::check_files(&[&args.out, &json]);
     let backend = args.backend;
     let fields = if args.layer {
+        check_files()?;
         backend.run(LayerTask(&args))??
     } else {
         let mut models = Vec::new();
@@ -239,14 +240,14 @@ pub fn run(args: ErfArgs) -> Result<(), Error> {
             false => args.checkpoint.iter().map(|path| Some(path.as_path())).collect(),
         };
         for path in named {
-            let checkpoint = runs::find_checkpoint(path, args.best)?;
-            let state = checkpoint.state()?;
+            let (checkpoint, state) = runs::open_checkpoint(path, args.best)?;
             let images = match args.images.is_empty() {
                 true => images_among(&[split_folder(&state.data, "val")?])?,
                 false => images_among(&args.images)?,
             };
             models.push(Model { checkpoint, state, images: evenly(images, usize::from(args.count)) });
         }
+        check_files()?;
         backend.run(ModelTask { args: &args, models })??
     };
     draw(&fields).save(&args.out)?;

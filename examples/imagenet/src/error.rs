@@ -107,7 +107,8 @@ pub enum Error {
     },
     /// The loss is infinite or not a number.
     #[error(
-        "the loss became {loss} in epoch {epoch}, update {update}: try a lower --lr or more --warmup-epochs; the last checkpoint, if there is one, is usable"
+        "the loss became {loss} in epoch {epoch}, update {update}: try a lower --lr or more --warmup-epochs; checkpoints of complete \
+         epochs, if there are any, are usable"
     )]
     Diverged {
         /// The loss.
@@ -116,6 +117,20 @@ pub enum Error {
         epoch: usize,
         /// Counted from 1 within the epoch.
         update: usize,
+    },
+    /// The model gives no numbers for some validation images, so that its mean loss would not be that of the split.
+    #[error(
+        "in the validation after epoch {epoch} the model's outputs were infinite or not numbers for {not_finite} of {}: try a lower \
+         --lr or more --warmup-epochs; checkpoints of complete epochs, if there are any, are usable",
+        count(*.images, "image", "images")
+    )]
+    DivergedInValidation {
+        /// Counted from 1.
+        epoch: usize,
+        /// Images whose outputs are not finite.
+        not_finite: usize,
+        /// Images that could be read.
+        images: usize,
     },
     /// A single image that the model has no answer for.
     #[error(transparent)]

@@ -341,8 +341,7 @@ fn confusion_path(report: &Path) -> PathBuf {
 /// [`Error::NotFinite`] if there is no image to evaluate.
 pub fn run(args: EvaluateArgs) -> Result<(), Error> {
     args.backend.check()?;
-    let checkpoint = runs::find_checkpoint(args.checkpoint.as_deref(), args.best)?;
-    let state = checkpoint.state()?;
+    let (checkpoint, state) = runs::open_checkpoint(args.checkpoint.as_deref(), args.best)?;
     let data = args.data.clone().unwrap_or_else(|| state.data.clone());
     let files = ImageFolder::with_classes(&split_folder(&data, "val")?, &state.classes)?;
     let path = match &args.out {

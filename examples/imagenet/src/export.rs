@@ -131,10 +131,9 @@ impl<'a> ModelCard<'a> {
 /// Any [`Error`] of the checkpoint; [`Error::Export`] if the file cannot be written.
 pub fn run(args: ExportArgs) -> Result<(), Error> {
     args.backend.check()?;
+    let (checkpoint, state) = runs::open_checkpoint(args.checkpoint.as_deref(), args.best)?;
     let card = args.out.with_extension("json");
     output::check_files(&[&args.out, &card])?;
-    let checkpoint = runs::find_checkpoint(args.checkpoint.as_deref(), args.best)?;
-    let state = checkpoint.state()?;
     let json =
         serde_json::to_vec_pretty(&ModelCard::of(&state, args.scheme)).expect("a card has string keys only");
     // Nothing is computed, so that any backend will do.

@@ -9,6 +9,7 @@
 //! evaluate.rs  accuracy by class    predict.rs   classes of single images           export.rs      weights for other programs
 //! erf.rs       receptive fields     subbands.rs  what a wavelet layer sees          drawing.rs     text, maps and colours
 //! progress.rs  bars                 output.rs    where results go                   count.rs       "1 image", "2 images"
+//! shell.rs     words to paste
 //! ```
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
@@ -36,6 +37,7 @@ pub mod preset;
 pub mod preview;
 mod progress;
 pub mod runs;
+mod shell;
 pub mod subbands;
 pub mod throughput;
 pub mod train;

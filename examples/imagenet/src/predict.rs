@@ -125,8 +125,7 @@ struct Line<'a> {
 pub fn run(args: PredictArgs) -> Result<(), Error> {
     args.backend.check()?;
     let images = images_among(&args.images)?;
-    let checkpoint = runs::find_checkpoint(args.checkpoint.as_deref(), args.best)?;
-    let state = checkpoint.state()?;
+    let (checkpoint, state) = runs::open_checkpoint(args.checkpoint.as_deref(), args.best)?;
     if !args.json {
         output::line(checkpoint.path().display())?;
     }

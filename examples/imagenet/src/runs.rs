@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use crate::config::TrainConfig;
 use crate::error::Error;
-use crate::train::checkpoint::{Checkpoint, RunFolder};
+use crate::train::checkpoint::{Checkpoint, RunFolder, State};
 
 /// The folder for runs, under the current one.
 pub const RUNS: &str = "runs";
@@ -17,37 +17,36 @@ pub fn default_folder(config: &TrainConfig, data: &Path) -> PathBuf {
     Path::new(RUNS).join(format!("{}-{}-{data}", config.arch.name(), config.size.name()))
 }
 
-/// The checkpoint at `path`, or that of the run under `runs` whose checkpoint is the newest.
+/// The checkpoint at `path`, or that of the run under `runs` whose checkpoint is the newest, with its state.
 ///
 /// # Errors
 ///
-/// [`Error::NoRuns`], or a [`Error::Checkpoint`] about `path`.
-pub fn find_checkpoint(path: Option<&Path>, best: bool) -> Result<Checkpoint, Error> {
-    match path {
-        Some(path) => Ok(Checkpoint::find(path, best)?),
-        None => newest(Path::new(RUNS), best),
-    }
+/// [`Error::NoRuns`], or that of [`Checkpoint::open`].
+pub fn open_checkpoint(path: Option<&Path>, best: bool) -> Result<(Checkpoint, State), Error> {
+    let path = match path {
+        Some(path) => path.to_path_buf(),
+        None => newest(Path::new(RUNS))?,
+    };
+    Ok(Checkpoint::open(&path, best)?)
 }
 
-fn newest(runs: &Path, best: bool) -> Result<Checkpoint, Error> {
-    let mut newest: Option<(SystemTime, RunFolder)> = None;
+/// The run whose last checkpoint is the newest.
+fn newest(runs: &Path) -> Result<PathBuf, Error> {
+    let mut newest: Option<(SystemTime, PathBuf)> = None;
     // A folder that is not there holds no runs.
     for entry in fs::read_dir(runs).into_iter().flatten() {
         let io_error = |source| Error::Io { path: runs.to_path_buf(), source };
         let run = RunFolder::new(entry.map_err(io_error)?.path());
-        // Loose files among the runs are passed over.
-        let Some(last) = run.checkpoints().ok().and_then(|mut checkpoints| checkpoints.pop()) else {
-            continue;
-        };
+        // Loose files among the runs have no checkpoints. A run that cannot be read is an error: another would be taken for it.
+        let Some(last) = run.checkpoints()?.pop() else { continue };
         // The folder changes whenever an evaluation is written into it.
         let written = fs::metadata(last.state_file()).or_else(|_| fs::metadata(last.path()));
         let written = written.and_then(|data| data.modified()).map_err(io_error)?;
         if newest.as_ref().is_none_or(|(time, _)| written > *time) {
-            newest = Some((written, run));
+            newest = Some((written, run.path().to_path_buf()));
         }
     }
-    let (_, run) = newest.ok_or_else(|| Error::NoRuns { path: runs.to_path_buf() })?;
-    Ok(if best { run.best()? } else { run.last()? })
+    newest.map(|(_, run)| run).ok_or_else(|| Error::NoRuns { path: runs.to_path_buf() })
 }
 
 #[cfg(test)]
@@ -67,8 +66,8 @@ mod tests {
     #[test]
     fn the_newest_run_is_found() {
         let runs = tempfile::tempdir().unwrap();
-        assert!(matches!(newest(runs.path(), false), Err(Error::NoRuns { .. })));
-        assert!(matches!(newest(Path::new("/no/runs"), false), Err(Error::NoRuns { .. })));
+        assert!(matches!(newest(runs.path()), Err(Error::NoRuns { .. })));
+        assert!(matches!(newest(Path::new("/no/runs")), Err(Error::NoRuns { .. })));
         fs::write(runs.path().join("loose.txt"), b"").unwrap();
         fs::create_dir(runs.path().join("empty")).unwrap();
         let now = SystemTime::now();
@@ -82,7 +81,6 @@ mod tests {
             let time = now + Duration::from_secs(age);
             fs::File::open(&checkpoint).unwrap().set_modified(time).unwrap();
         }
-        let found = newest(runs.path(), false).unwrap();
-        assert_eq!(found.path(), runs.path().join("b").join("checkpoints").join("epoch-0001"));
+        assert_eq!(newest(runs.path()).unwrap(), runs.path().join("b"));
     }
 }

@@ -310,16 +310,19 @@ impl fmt::Display for Report<'_> {
 pub fn run(args: SubbandsArgs) -> Result<(), Error> {
     args.backend.check()?;
     let json = args.out.with_extension("json");
-    output::check_files(&[&args.out, &json])?;
+    let check_files = || output::check_files(&[&args.out, &json]);
     let image = decode_rgb(&args.image)?;
     let maps = match &args.checkpoint {
         Some(path) => {
-            let checkpoint = Checkpoint::find(path, args.best)?;
-            let state = checkpoint.state()?;
+            let (checkpoint, state) = Checkpoint::open(path, args.best)?;
             check(&args, checkpoint.path(), &state)?;
+            check_files()?;
             args.backend.run(ModelTask { args: &args, image, checkpoint, state })??
         }
-        None => args.backend.run(LayerTask { args: &args, image })?,
+        None => {
+            check_files()?;
+            args.backend.run(LayerTask { args: &args, image })?
+        }
     };
     let report = Report {
         layer: &maps.title,

@@ -592,28 +592,193 @@ fn evaluations_do_not_replace_each_other_and_may_go_elsewhere() {
 
 #[test]
 fn outputs_that_cannot_be_written_are_known_before_the_work() {
-    let root = tempfile::tempdir().unwrap();
+    let (root, config) = bench("batch_size = 8");
     let root = root.path();
+    output(root, &["train", "--config", config.to_str().unwrap(), "--out", "run", "--stop-after", "1"]);
     fs::write(root.join("file"), b"").unwrap();
-    // What the work would fail at: no checkpoint, no picture, no data set.
+    fs::write(root.join("broken.png"), b"broken").unwrap();
+    let before = names(root);
+    let picture = "data/val/red/0.png";
     for (args, name) in [
-        (&["erf", "--checkpoint", "absent"][..], "file/out.png"),
-        (&["subbands", "absent.png"], "file/out.png"),
+        (&["erf", "--checkpoint", "run", "--images", "broken.png"][..], "file/out.png"),
+        (&["erf", "--layer"], "file/out.png"),
+        (&["subbands", picture], "file/out.png"),
+        (&["subbands", picture, "--checkpoint", "run"], "file/out.png"),
         (&["preview", "--data", "absent"], "file/out.png"),
-        (&["export", "--checkpoint", "absent"], "file/out.safetensors"),
+        (&["export", "--checkpoint", "run"], "file/out.safetensors"),
+        (&["evaluate", "--checkpoint", "run"], "file/out.json"),
     ] {
         let error = fail(root, &[args, &["--out", name]].concat());
         assert!(error.starts_with(&format!("error: {name}: cannot be written: ")), "{args:?}: {error}");
-        let name = name.replace("file/", "");
-        let error = fail(root, &[args, &["--out", &name]].concat());
-        assert!(error.starts_with("error: absent"), "{args:?}: {error}");
-        assert!(!root.join(name).exists());
+        assert_eq!(names(root), before, "{args:?} left something behind");
+    }
+    // What is not there to begin with, whether the output could be written or not, and what fails in the work.
+    for (args, name) in [
+        (&["erf", "--checkpoint", "absent"][..], "out.png"),
+        (&["subbands", "absent.png"], "out.png"),
+        (&["subbands", picture, "--checkpoint", "absent"], "out.png"),
+        (&["export", "--checkpoint", "absent"], "out.safetensors"),
+        (&["evaluate", "--checkpoint", "absent"], "out.json"),
+    ] {
+        for name in [name, &format!("file/{name}")] {
+            let error = fail(root, &[args, &["--out", name]].concat());
+            assert!(error.starts_with("error: absent"), "{args:?}: {error}");
+            assert_eq!(names(root), before, "{args:?} left something behind");
+        }
+    }
+    for args in
+        [&["preview", "--data", "absent"][..], &["erf", "--checkpoint", "run", "--images", "broken.png"]]
+    {
+        fail(root, &[args, &["--out", "out.png"]].concat());
+        assert_eq!(names(root), before, "{args:?} left something behind");
     }
     // The second of two files.
     fs::create_dir(root.join("out.json")).unwrap();
-    for args in [&["erf", "--out", "out.png"][..], &["export", "--out", "out.safetensors"]] {
+    for args in [
+        &["erf", "--layer", "--out", "out.png"][..],
+        &["export", "--checkpoint", "run", "--out", "out.safetensors"],
+    ] {
         assert!(fail(root, args).starts_with("error: out.json: cannot be written: "), "{args:?}");
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_export_that_does_not_fit_the_disk_leaves_nothing_behind() {
+    let (root, config) = bench("batch_size = 8");
+    let root = root.path();
+    output(root, &["train", "--config", config.to_str().unwrap(), "--out", "run", "--stop-after", "1"]);
+    let before = names(root);
+    let export = ["export", "--checkpoint", "run", "--out", "out.safetensors"];
+    // No file may be larger than 5 KiB, or 10 as some shells count; the weights are.
+    let limited = "trap '' XFSZ; ulimit -f 10; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.current_dir(root).args(["-c", limited, "sh", env!("CARGO_BIN_EXE_imagenet")]).args(export);
+    let found = command.stdin(Stdio::null()).env_remove("RUST_LOG").output().unwrap();
+    let error = String::from_utf8(found.stderr).unwrap();
+    assert_eq!(found.status.code(), Some(1), "{error}");
+    assert!(error.starts_with("error: ") && error.contains("out.safetensors"), "{error}");
+    assert_eq!(names(root), before, "{error}");
+    succeed(root, &export);
+    assert!(fs::metadata(root.join("out.safetensors")).unwrap().len() > 10 * 1024);
+}
+
+/// Modes of files and folders, which are restored so that the folder can be removed.
+#[cfg(unix)]
+struct Modes(Vec<(PathBuf, fs::Permissions)>);
+
+#[cfg(unix)]
+impl Modes {
+    fn set(&mut self, path: &Path, mode: u32) {
+        use std::os::unix::fs::PermissionsExt;
+        self.0.push((path.to_path_buf(), fs::metadata(path).unwrap().permissions()));
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Modes {
+    fn drop(&mut self) {
+        while let Some((path, permissions)) = self.0.pop() {
+            fs::set_permissions(path, permissions).unwrap();
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_the_user_may_not_read_or_write_is_named_before_the_work() {
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::process::CommandExt;
+
+    let (folder, config) = bench("batch_size = 8\nwarmup_epochs = 0");
+    let root = &folder.path().canonicalize().unwrap();
+    let config = config.to_str().unwrap();
+    succeed(root, &["train", "--config", config, "--epochs", "1", "--out", "run"]);
+    fs::create_dir(root.join("locked")).unwrap();
+    // Root may do everything, so that the program runs as nobody then, from where nobody can find it.
+    let is_root = fs::metadata(root).unwrap().uid() == 0;
+    let program = root.join("imagenet");
+    if fs::hard_link(env!("CARGO_BIN_EXE_imagenet"), &program).is_err() {
+        fs::copy(env!("CARGO_BIN_EXE_imagenet"), &program).unwrap();
+    }
+    let output = |folder: &Path, args: &[&str]| {
+        let mut command = Command::new(&program);
+        command.current_dir(folder).args(args).stdin(Stdio::null()).env_remove("RUST_LOG");
+        if is_root {
+            command.uid(65534).gid(65534);
+        }
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    #[track_caller]
+    fn assert_denied((status, error): (Option<i32>, String), path: &str) {
+        assert_eq!(status, Some(1), "{error}");
+        assert!(error.starts_with(&format!("error: {path}: ")), "not about {path}: {error}");
+        assert!(error.contains("Permission denied") && error.lines().count() == 1, "{error}");
+    }
+    let mut modes = Modes(Vec::new());
+    modes.set(root, 0o755);
+    let locked = root.join("locked");
+    modes.set(&locked, 0o555);
+
+    // Where results are to go. That the data set is not there either would show only after it has been looked for.
+    let train = ["train", "--config", config, "--data", "absent"];
+    for out in ["locked", "locked/new", "locked/new/er"] {
+        assert_denied(output(root, &[&train[..], &["--out", out]].concat()), out);
+    }
+    assert_denied(output(&locked, &train), "runs/wtconvnext-micro-absent");
+    let checkpoint = root.join("run/checkpoints/epoch-0001");
+    modes.set(&checkpoint, 0o555);
+    modes.set(&root.join("run/checkpoints"), 0o555);
+    modes.set(&root.join("run"), 0o555);
+    assert_denied(output(root, &["train", "--resume", "--out", "run", "--data", "absent"]), "run");
+    let evaluate = ["evaluate", "--checkpoint", "run"];
+    assert_denied(output(root, &evaluate), "run/checkpoints/epoch-0001/evaluation.json");
+    let picture = root.join("data/val/red/0.png");
+    let picture = picture.to_str().unwrap();
+    let run = root.join("run");
+    let run = run.to_str().unwrap();
+    for (args, out) in [
+        (&["evaluate", "--checkpoint", run, "--out", "new.json"][..], "new.json"),
+        (&["export", "--checkpoint", run], "model.safetensors"),
+        (&["erf", "--checkpoint", run], "erf.png"),
+        (&["erf", "--layer"], "erf.png"),
+        (&["subbands", picture], "subbands.png"),
+        (&["preview", "--data", "absent"], "preview.png"),
+    ] {
+        assert_denied(output(&locked, args), out);
+    }
+    assert!(names(&locked).is_empty());
+    // Nothing is written for it.
+    let (status, error) = output(&locked, &["predict", picture, "--checkpoint", run]);
+    assert_eq!(status, Some(0), "{error}");
+
+    // What is to be read.
+    let model = checkpoint.join("model.mpk");
+    modes.set(&model, 0o000);
+    let predict = ["predict", "data/val/red/0.png", "--checkpoint", "run"];
+    assert_denied(output(root, &predict), "run/checkpoints/epoch-0001/model.mpk");
+    modes.set(&model, 0o444);
+    modes.set(&root.join("data/val/red/0.png"), 0o000);
+    let (status, error) = output(root, &["predict", "data/val", "--checkpoint", "run"]);
+    assert_eq!(status, Some(1));
+    assert!(error.contains("error: data/val/red/0.png: Permission denied"), "{error}");
+    assert!(error.ends_with("error: could not read 1 of 12 images\n"), "{error}");
+    modes.set(&root.join("data/val/red"), 0o000);
+    assert_denied(output(root, &["predict", "data/val", "--checkpoint", "run"]), "data/val/red");
+    let red = root.join("data/val/red");
+    let red = red.to_str().unwrap();
+    assert_denied(output(root, &["evaluate", "--checkpoint", "run", "--out", "new.json"]), red);
+    fs::create_dir(root.join("open")).unwrap();
+    modes.set(&root.join("open"), 0o777);
+    assert_denied(output(root, &["train", "--config", config, "--out", "open/new"]), red);
+    assert!(names(&root.join("open")).is_empty());
+    modes.set(&checkpoint, 0o000);
+    assert_denied(output(root, &predict), "run/checkpoints/epoch-0001/state.json");
+    modes.set(&root.join("run"), 0o000);
+    assert_denied(output(root, &predict), "run/checkpoints");
+    assert_denied(output(root, &["train", "--resume", "--out", "run"]), "run/config.toml");
 }
 
 #[test]
@@ -642,6 +807,49 @@ fn flags_that_would_do_nothing_are_refused() {
         );
     }
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+}
+
+// Other systems have no such names, or not in every folder.
+#[cfg(target_os = "linux")]
+#[test]
+fn paths_that_are_not_utf8_are_used_or_refused_by_name() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let (root, config) = bench("batch_size = 8\nwarmup_epochs = 0");
+    let root = root.path();
+    let name = |bytes: &'static [u8]| OsStr::from_bytes(bytes);
+    let run = |folder: &Path, args: &[&OsStr]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_imagenet"));
+        let output = command.current_dir(folder).args(args).stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    // The data set, by its own name and by that of a folder above it.
+    support::pictures(&root.join(name(b"da\xffta")), 2, 1);
+    let config = config.as_os_str();
+    for (folder, data) in
+        [(root.to_path_buf(), name(b"da\xffta")), (root.join(name(b"da\xffta")), name(b"."))]
+    {
+        let args =
+            [name(b"train"), name(b"--config"), config, name(b"--data"), data, name(b"--out"), name(b"run")];
+        let (status, error) = run(&folder, &args);
+        assert_eq!(status, Some(1), "{error}");
+        assert!(error.contains("da\u{fffd}ta: the path of the data folder is not UTF-8"), "{error}");
+        assert!(!folder.join("run").exists());
+    }
+    // A run, a picture and a class's picture are only looked up.
+    let out = name(b"r\xffun");
+    let picture = Path::new("data/val/red").join(name(b"p\xff.png"));
+    fs::copy(root.join("data/val/red/0.png"), root.join(&picture)).unwrap();
+    for args in [
+        &[name(b"train"), name(b"--config"), config, name(b"--epochs"), name(b"1"), name(b"--out"), out][..],
+        &[name(b"evaluate"), name(b"--checkpoint"), out],
+        &[name(b"predict"), name(b"--checkpoint"), out, picture.as_os_str()],
+        &[name(b"predict"), name(b"--json"), name(b"--checkpoint"), out, picture.as_os_str()],
+    ] {
+        let (status, error) = run(root, args);
+        assert_eq!(status, Some(0), "{args:?}: {error}");
+    }
 }
 
 #[cfg(unix)]
@@ -786,4 +994,67 @@ fn a_damaged_checkpoint_is_passed_over_and_kept() {
         assert!(error.starts_with(&text), "{error}");
         assert_eq!(run.checkpoints().unwrap().len(), 3);
     }
+}
+
+/// The names of everything in `folder`, hidden files included.
+fn names(folder: &Path) -> std::collections::BTreeSet<std::ffi::OsString> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+}
+
+#[test]
+fn a_damaged_checkpoint_is_an_error_that_names_a_whole_one() {
+    let (root, config) = bench("batch_size = 8\nwarmup_epochs = 0\nkeep = 3");
+    let root = root.path();
+    let run = "runs/it's mine";
+    succeed(root, &["train", "--config", config.to_str().unwrap(), "--epochs", "3", "--out", run]);
+    let checkpoint = |epoch: usize| format!("{run}/checkpoints/epoch-000{epoch}");
+    let whole = fs::read(root.join(checkpoint(3)).join("model.mpk")).unwrap();
+    let state = fs::read(root.join(checkpoint(3)).join("state.json")).unwrap();
+    let commands = [
+        &["evaluate"][..],
+        &["predict", "data/val/red/0.png"],
+        &["export"],
+        &["erf", "--count", "1"],
+        &["subbands", "data/val/red/0.png", "--checkpoint", run],
+        // Named, it is an error too, and so is the last of a run that is named.
+        &["evaluate", "--checkpoint", run],
+        &["predict", "data/val/red/0.png", "--checkpoint", &checkpoint(3)],
+    ];
+    let before = names(root);
+    for (file, bytes) in [
+        ("model.mpk", Some(&whole[..whole.len() / 2])),
+        ("model.mpk", None),
+        ("state.json", Some(b"{\"format\": 2".as_slice())),
+        ("state.json", None),
+    ] {
+        let path = format!("{}/{file}", checkpoint(3));
+        match bytes {
+            Some(bytes) => fs::write(root.join(&path), bytes).unwrap(),
+            None => fs::remove_file(root.join(&path)).unwrap(),
+        }
+        for args in commands {
+            let found = output(root, args);
+            let error = String::from_utf8(found.stderr).unwrap();
+            assert_eq!(found.status.code(), Some(1), "{args:?}: {error}");
+            assert!(error.starts_with(&format!("error: {path}: ")), "{args:?}: {error}");
+            let advice = r"--checkpoint 'runs/it'\''s mine/checkpoints/epoch-0002'";
+            assert!(error.contains(advice) && error.lines().count() == 1, "{args:?}: {error}");
+            assert_eq!(String::from_utf8(found.stdout).unwrap(), "", "{args:?}");
+            assert_eq!(names(root), before, "{args:?} left something behind");
+        }
+        fs::write(root.join(checkpoint(3)).join("model.mpk"), &whole).unwrap();
+        fs::write(root.join(checkpoint(3)).join("state.json"), &state).unwrap();
+    }
+    // What does not belong to the model is in the way of training only.
+    fs::write(root.join(checkpoint(3)).join("optimizer.mpk"), b"short").unwrap();
+    assert!(succeed(root, &["evaluate"]).starts_with(&checkpoint(3)));
+
+    fs::write(root.join(checkpoint(3)).join("model.mpk"), b"short").unwrap();
+    assert!(succeed(root, &["evaluate", "--checkpoint", &checkpoint(2)]).starts_with(&checkpoint(2)));
+    for epoch in [1, 2] {
+        fs::write(root.join(checkpoint(epoch)).join("model.mpk"), b"short").unwrap();
+    }
+    let error = fail(root, &["evaluate"]);
+    assert!(error.starts_with(&format!("error: {}/model.mpk: ", checkpoint(3))), "{error}");
+    assert!(error.ends_with("no other checkpoint of this run is whole\n"), "{error}");
 }

@@ -4,7 +4,7 @@ mod support;
 
 use burn::backend::Flex;
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, TensorData};
 use burn::train::Interrupter;
 use imagenet::config::ConfigArgs;
 use imagenet::error::Error;
@@ -289,6 +289,115 @@ fn a_loss_that_is_not_a_number_stops_the_run() {
     let bench = Bench::new();
     let error = bench.train("run", "epochs = 9\nbatch_size = 4\nwarmup_epochs = 0\nlr = 1e30").unwrap_err();
     assert!(matches!(error, Error::Diverged { .. }) && error.to_string().contains("lower --lr"), "{error}");
+}
+
+/// Replaces the weights in the last checkpoint of a run, which becomes one between the last update of the second epoch and its
+/// validation.
+fn replace_weights(bench: &Bench, out: &str, model: &WtConvNext<Flex>) {
+    let (checkpoint, state) = bench.last(out);
+    let state = State { updates_done: UPDATES, schedule: 2 * UPDATES, ..state };
+    let other = RunFolder::new(bench.path("other"));
+    other.create("").unwrap();
+    let none: Option<&WtConvNext<Flex>> = None;
+    let other = other.save(state.clone(), model, none, 0_usize, 1).unwrap();
+    fs::copy(other.path().join("model.mpk"), checkpoint.path().join("model.mpk")).unwrap();
+    let checksums = [other.state().unwrap().checksums[0], state.checksums[1]];
+    let json = serde_json::to_vec(&State { checksums, ..state }).unwrap();
+    fs::write(checkpoint.state_file(), json).unwrap();
+    fs::remove_dir_all(bench.path("other")).unwrap();
+    let name = format!("epoch-0001-update-{UPDATES:05}");
+    fs::rename(checkpoint.path(), checkpoint.path().with_file_name(name)).unwrap();
+}
+
+#[test]
+fn a_validation_that_is_not_finite_for_some_images_stops_the_run() {
+    let bench = Bench::new();
+    let run = "epochs = 3\nbatch_size = 4\nwarmup_epochs = 0\nlr = 0.01";
+    // Six validation images one by one, without the program's own code for it.
+    let outputs = |model: &WtConvNext<Flex>| -> Vec<Vec<f32>> {
+        let transform = imagenet::data::augment::Transform::Eval { input_size: 32, crop_fraction: 0.875 };
+        let mut outputs = Vec::new();
+        for class in support::CLASSES {
+            for index in 0..2 {
+                let path = bench.path("data").join("val").join(class).join(format!("{index}.png"));
+                let mut rng = imagenet::data::stream(0, imagenet::data::Stream::Augment, 0, 0);
+                let picture = image::open(path).unwrap().into_rgb8();
+                let picture = transform.apply(&picture, &mut rng, &mut fast_image_resize::Resizer::new());
+                let pixels = TensorData::new(imagenet::data::augment::normalize(&picture), [1, 3, 32, 32]);
+                let x = Tensor::from_data(pixels, &Default::default());
+                outputs.push(model.forward(x).into_data().iter().collect());
+            }
+        }
+        outputs
+    };
+    // Feature `feature` times a weight for each class, and nothing else.
+    let classifier = |model: &WtConvNext<Flex>, feature: usize, weights: [f32; 3]| {
+        let mut model = model.clone();
+        let of = |row: usize, column: usize| if row == feature { weights[column] } else { 0.0 };
+        let values = (0..8 * 3).map(|index| of(index / 3, index % 3)).collect();
+        let weight = Tensor::from_data(TensorData::new(values, [8, 3]), &Default::default());
+        let fc = model.head.fc.as_mut().unwrap();
+        fc.weight = Param::from_tensor(weight);
+        fc.bias = None;
+        model
+    };
+    let features = |model: &WtConvNext<Flex>, feature: usize| -> Vec<f32> {
+        outputs(&classifier(model, feature, [1.0, 0.0, 0.0])).iter().map(|row| row[0]).collect()
+    };
+
+    // One complete epoch, and all but the last update of the second.
+    for out in ["outputs", "losses"] {
+        bench.stop(out, run, 2 * UPDATES - 1, false);
+    }
+    let (checkpoint, state) = bench.last("outputs");
+    assert_eq!((state.epoch, state.updates_done, state.history.len()), (2, UPDATES - 1, 1));
+    let mut model: WtConvNext<Flex> = checkpoint.model(&state, &Default::default()).unwrap();
+    // Larger features, so that weights of usual size overflow.
+    model.head.norm.gamma = Param::from_tensor(model.head.norm.gamma.val() * 1e6);
+
+    // Half of the images overflow: infinite outputs.
+    let mut sizes: Vec<f32> = features(&model, 0).iter().map(|x| x.abs()).collect();
+    sizes.sort_by(f32::total_cmp);
+    let overflowing = classifier(&model, 0, [f32::MAX / (sizes[2] / 2.0 + sizes[3] / 2.0), 0.0, 0.0]);
+    let expected = outputs(&overflowing).iter().filter(|row| !row[0].is_finite()).count();
+    assert!((1..6).contains(&expected), "{expected} of 6: {sizes:?}");
+    replace_weights(&bench, "outputs", &overflowing);
+    let error = bench.resume("outputs", run).unwrap_err();
+    let Error::DivergedInValidation { epoch: 2, not_finite, images: 6 } = error else { panic!("{error}") };
+    assert_eq!(not_finite, expected);
+
+    // All outputs are finite, but some are so far apart that the loss of the wrong one is infinite.
+    let distances = |feature: usize| {
+        let of_class = features(&model, feature);
+        let largest = of_class.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let weight = f32::MAX / largest * 0.999;
+        let rows = outputs(&classifier(&model, feature, [weight, -weight, -weight]));
+        assert!(rows.iter().flatten().all(|output| output.is_finite()));
+        let infinite = |(index, row): (usize, &Vec<f32>)| {
+            let highest = row.iter().copied().fold(f32::MIN, f32::max);
+            (highest - row[index / 2]).is_infinite()
+        };
+        (weight, rows.iter().enumerate().filter(|row| infinite(*row)).count())
+    };
+    let (feature, (weight, _)) = (0..8)
+        .map(|feature| (feature, distances(feature)))
+        .find(|(_, (_, infinite))| (1..6).contains(infinite))
+        .expect("a feature for which some losses are infinite");
+    replace_weights(&bench, "losses", &classifier(&model, feature, [weight, -weight, -weight]));
+    let error = bench.resume("losses", run).unwrap_err();
+    let Error::Diverged { loss, epoch: 2, update: UPDATES } = error else { panic!("{error}") };
+    assert_eq!(loss, f64::INFINITY);
+
+    // No epoch is recorded, no checkpoint written, and the one of the complete epoch is what it was.
+    for out in ["outputs", "losses"] {
+        assert_eq!(fs::read_dir(bench.path(out).join("checkpoints")).unwrap().count(), 2);
+        let history = fs::read_to_string(bench.path(out).join("history.json")).unwrap();
+        let history: Vec<EpochRecord> = serde_json::from_str(&history).unwrap();
+        assert_eq!(history.len(), 1);
+        let (_, state) = Checkpoint::open(&bench.path(out).join("checkpoints/epoch-0001"), false).unwrap();
+        assert_eq!(state.history, history);
+        assert!(history[0].val.loss.is_finite());
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod pillow;
 pub mod rand_augment;
 pub mod random_erasing;
 
-use fast_image_resize::images::{Image, ImageRef};
+use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::{RgbImage, imageops};
 use rand::{Rng, RngExt};
@@ -110,11 +110,12 @@ impl Transform {
             }
             Self::Eval { input_size, crop_fraction } => {
                 let (scaled_width, scaled_height) = scaled_size(width, height, input_size, crop_fraction);
+                // Only the centre of the enlarged picture is computed, which would not fit memory if the picture is one pixel high
+                // and very long.
+                let columns = centre(width, scaled_width, input_size);
+                let rows = centre(height, scaled_height, input_size);
                 let whole = CropBox { left: 0, top: 0, width, height };
-                let image = resize(image, whole, scaled_width, scaled_height, resizer);
-                let left = centre_offset(scaled_width, input_size);
-                let top = centre_offset(scaled_height, input_size);
-                imageops::crop_imm(&image, left, top, input_size, input_size).to_image()
+                resample(image, whole, [columns, rows], [input_size; 2], resizer)
             }
         }
     }
@@ -160,39 +161,69 @@ fn fallback_crop(width: u32, height: u32, ratio: [f64; 2]) -> CropBox {
 
 /// Size after the shorter side is brought to `floor(input_size / crop_fraction)`, the longer one in proportion, rounded
 /// down, as timm and torchvision do.
-fn scaled_size(width: u32, height: u32, input_size: u32, crop_fraction: f64) -> (u32, u32) {
-    let shorter = ((f64::from(input_size) / crop_fraction).floor() as u32).max(input_size);
-    let longer = |long: u32, short: u32| (u64::from(shorter) * u64::from(long) / u64::from(short)) as u32;
+fn scaled_size(width: u32, height: u32, input_size: u32, crop_fraction: f64) -> (u64, u64) {
+    let shorter = u64::from(((f64::from(input_size) / crop_fraction).floor() as u32).max(input_size));
+    let longer = |long: u32, short: u32| shorter * u64::from(long) / u64::from(short);
     if width <= height { (shorter, longer(height, width)) } else { (longer(width, height), shorter) }
 }
 
 /// First row or column of a centred window, rounded as torchvision's `center_crop` (half to even) does.
-fn centre_offset(size: u32, window: u32) -> u32 {
-    (f64::from(size - window) / 2.0).round_ties_even() as u32
+fn centre_offset(size: u64, window: u32) -> u64 {
+    ((size - u64::from(window)) as f64 / 2.0).round_ties_even() as u64
 }
 
-/// Resamples `crop` of `image` to `width` x `height` with a bicubic filter (a = -0.5) that is widened when it shrinks,
-/// as Pillow's is.
+/// The rows or columns of a picture that a centred window of the picture brought from `size` to `scaled_size` shows.
+fn centre(size: u32, scaled_size: u64, window: u32) -> Span {
+    let scale = f64::from(size) / scaled_size as f64;
+    let start = centre_offset(scaled_size, window) as f64 * scale;
+    // Rounding must not lead over the border.
+    Span { start, length: (f64::from(window) * scale).min(f64::from(size) - start) }
+}
+
+/// Rows or columns of a picture, and parts of such.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: f64,
+    length: f64,
+}
+
+impl Span {
+    /// All of them.
+    fn whole(size: u32) -> Self {
+        Self { start: 0.0, length: f64::from(size) }
+    }
+}
+
+/// Resamples `crop` of `image` to `width` x `height`, of nothing but what lies within it.
+fn resize(image: &RgbImage, crop: CropBox, width: u32, height: u32, resizer: &mut Resizer) -> RgbImage {
+    resample(image, crop, [Span::whole(crop.width), Span::whole(crop.height)], [width, height], resizer)
+}
+
+/// Resamples `[columns, rows]` of `crop` of `image` to `[width, height]`, with a bicubic filter (a = -0.5) that is widened when it
+/// shrinks, as Pillow's is. It reaches beyond columns and rows, but not beyond the crop.
 ///
 /// Rows first, then columns, each rounded and clipped to 8 bits, in the order of Pillow (to 12; 13 begins with the columns of
 /// some portraits): at sharp edges the filter overshoots, and what is clipped between the passes depends on their order by up
 /// to a tenth of the range. One call for both passes would begin with the columns.
-fn resize(image: &RgbImage, crop: CropBox, width: u32, height: u32, resizer: &mut Resizer) -> RgbImage {
-    let (source_width, source_height) = image.dimensions();
-    let source = ImageRef::new(source_width, source_height, image.as_raw(), PixelType::U8x3)
+fn resample(
+    image: &RgbImage,
+    crop: CropBox,
+    [columns, rows]: [Span; 2],
+    [width, height]: [u32; 2],
+    resizer: &mut Resizer,
+) -> RgbImage {
+    let image = ImageRef::new(image.width(), image.height(), image.as_raw(), PixelType::U8x3)
         .expect("an RGB image has three bytes a pixel");
+    let source = CroppedImage::new(&image, crop.left, crop.top, crop.width, crop.height)
+        .expect("the crop lies within the image");
     let options =
         ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::CatmullRom)).use_alpha(false);
-    let cropped = options.crop(
-        f64::from(crop.left),
-        f64::from(crop.top),
-        f64::from(crop.width),
-        f64::from(crop.height),
-    );
-    let mut rows = Image::new(width, crop.height, PixelType::U8x3);
-    resizer.resize(&source, &mut rows, &cropped).expect("the crop lies within the image");
+    let across = options.crop(columns.start, 0.0, columns.length, crop.height.into());
+    let mut resampled = Image::new(width, crop.height, PixelType::U8x3);
+    resizer.resize(&source, &mut resampled, &across).expect("the columns lie within the crop");
+    let down = options.crop(0.0, rows.start, width.into(), rows.length);
     let mut target = Image::new(width, height, PixelType::U8x3);
-    resizer.resize(&rows, &mut target, &options).expect("both have the same pixel type");
+    resizer.resize(&resampled, &mut target, &down).expect("the rows lie within the crop");
     RgbImage::from_raw(width, height, target.into_vec()).expect("an RGB image has three bytes a pixel")
 }
 
@@ -288,6 +319,18 @@ mod tests {
     }
 
     #[test]
+    fn a_crop_sees_nothing_beside_it() {
+        // Black within the crop, white around it.
+        let crop = CropBox { left: 7, top: 5, width: 9, height: 11 };
+        let within = |x: u32, y: u32| (7..16).contains(&x) && (5..16).contains(&y);
+        let image = RgbImage::from_fn(31, 29, |x, y| Rgb([if within(x, y) { 0 } else { 255 }; 3]));
+        for (width, height) in [(32, 32), (5, 3), (9, 11), (9, 20), (20, 11)] {
+            let resized = resize(&image, crop, width, height, &mut Resizer::new());
+            assert!(resized == RgbImage::new(width, height), "{width}x{height}");
+        }
+    }
+
+    #[test]
     fn crops_lie_within_the_image_and_the_ranges() {
         for index in 0..500 {
             let mut rng = stream(7, Stream::Augment, 0, index);
@@ -321,6 +364,23 @@ mod tests {
                 assert_eq!(output, RgbImage::from_pixel(16, 16, Rgb([10, 20, 30])), "{width}x{height}");
             }
         }
+    }
+
+    #[test]
+    fn of_a_very_long_picture_only_the_centre_is_computed() {
+        // Enlarged as a whole, these would take 12 GB.
+        let (length, middle) = (60_001, 30_000);
+        let colour = |position: u32| match position.abs_diff(middle) {
+            0..=9 => Rgb([10, 20, 30]),
+            _ => Rgb([255, 0, 255]),
+        };
+        let wide = RgbImage::from_fn(length, 1, |x, _| colour(x));
+        let tall = RgbImage::from_fn(1, length, |_, y| colour(y));
+        for image in [wide, tall] {
+            assert_eq!(eval(&image, 224, 0.875), RgbImage::from_pixel(224, 224, Rgb([10, 20, 30])));
+        }
+        // 256 * 2^25 columns are more than 32 bits can count.
+        assert_eq!(scaled_size(1 << 25, 1, 224, 0.875), (1 << 33, 256));
     }
 
     #[test]

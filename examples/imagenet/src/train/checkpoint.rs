@@ -23,6 +23,7 @@ use super::metrics::Totals;
 use crate::atomic;
 use crate::config::INPUT_SIZES;
 use crate::count::count;
+use crate::shell::quoted_path;
 
 const CHECKPOINTS: &str = "checkpoints";
 const MODEL: &str = "model.mpk";
@@ -97,6 +98,16 @@ pub enum CheckpointError {
         /// Why the newest one cannot be used.
         newest: Box<CheckpointError>,
     },
+    /// The checkpoint that was asked for is damaged. No other is used in its place, because it holds another model.
+    #[error("{damage}; {}", other_checkpoint(whole.as_deref(), *.best))]
+    Unusable {
+        /// What is wrong with it, with the file.
+        damage: Box<CheckpointError>,
+        /// The newest checkpoint of its run that is whole, or with `best` the best of those.
+        whole: Option<PathBuf>,
+        /// Whether the best checkpoint was asked for.
+        best: bool,
+    },
     /// It holds another model than the run is configured for.
     #[error("{}: this checkpoint holds another model: it has {theirs}, the configuration asks for {ours}", path.display())]
     OtherModel {
@@ -131,6 +142,17 @@ pub enum CheckpointError {
     /// Burn cannot turn the state into bytes.
     #[error("cannot serialize the training state: {0}")]
     Serialize(RecorderError),
+}
+
+/// What can be done about a damaged checkpoint.
+fn other_checkpoint(whole: Option<&Path>, best: bool) -> String {
+    let found = if best { "the best of this run's checkpoints" } else { "the newest checkpoint of this run" };
+    match whole {
+        Some(path) => {
+            format!("{found} that is whole holds another model: --checkpoint {} takes it", quoted_path(path))
+        }
+        None => "no other checkpoint of this run is whole".to_string(),
+    }
 }
 
 /// Everything about a checkpoint but the tensors.
@@ -187,6 +209,14 @@ impl State {
         (self.epoch == 0 || past != records).then(|| format!("{records} records of {past} epochs"))
     }
 
+    /// The file with the weights to use, and its checksum: the averaged ones if there are any.
+    fn used_weights(&self) -> (&'static str, u64) {
+        match self.ema_checksum {
+            Some(checksum) => (EMA, checksum),
+            None => (MODEL, self.checksums[0]),
+        }
+    }
+
     /// Accuracy on the validation images after the last complete epoch.
     pub fn val_accuracy(&self) -> Option<f64> {
         self.history.last().map(|record| record.val.accuracy)
@@ -226,6 +256,28 @@ impl RunFolder {
         }
     }
 
+    /// Asks whether the run's files can be written, before the work whose result they are to hold. Nothing is left behind.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Write`].
+    pub fn check_writable(&self) -> Result<(), CheckpointError> {
+        // What would be created first, or else a file in each of the folders that are there.
+        let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+        let mut probes: Vec<PathBuf> =
+            self.0.ancestors().take_while(missing).last().map(Path::to_path_buf).into_iter().collect();
+        if probes.is_empty() {
+            probes.push(self.config_file());
+            let checkpoints = self.0.join(CHECKPOINTS);
+            probes.extend(checkpoints.exists().then(|| checkpoints.join(STATE)));
+        }
+        for probe in probes {
+            atomic::check_file(&probe)
+                .map_err(|source| CheckpointError::Write { path: self.0.clone(), source })?;
+        }
+        Ok(())
+    }
+
     /// The file that holds the configuration.
     pub fn config_file(&self) -> PathBuf {
         self.0.join("config.toml")
@@ -261,7 +313,9 @@ impl RunFolder {
         let path = self.0.join(CHECKPOINTS);
         let entries = match fs::read_dir(&path) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(Vec::new());
+            }
             Err(source) => return Err(CheckpointError::Read { path, source }),
         };
         let mut checkpoints = Vec::new();
@@ -311,10 +365,11 @@ impl RunFolder {
     fn prune(&self, keep: usize) -> Result<(), CheckpointError> {
         let checkpoints = self.checkpoints()?;
         let old = checkpoints.len().saturating_sub(keep);
-        // Before the first validation there is none.
-        let best = self.best().ok();
+        // None before the first validation. As long as it cannot be told which it is, none is removed.
+        let Ok(best) = best_of(&checkpoints) else { return Ok(()) };
+        let best = best.map(|best| best.checkpoint);
         for checkpoint in &checkpoints[..old] {
-            if best.as_ref() != Some(checkpoint) {
+            if best != Some(checkpoint) {
                 let path = checkpoint.0.clone();
                 fs::remove_dir_all(&path).map_err(|source| CheckpointError::Write { path, source })?;
             }
@@ -377,29 +432,74 @@ impl RunFolder {
         Ok(path)
     }
 
-    /// The checkpoint whose model was best in validation; the first of equals. One that cannot be read is passed over.
+    /// The checkpoint whose model was best in validation; the first of equals. One whose state cannot be read is passed over only if
+    /// later ones say that it is not the best.
     ///
     /// # Errors
     ///
     /// [`CheckpointError::NotFound`] if there is no checkpoint, [`CheckpointError::NotValidated`] if there is none of a
-    /// model that has been validated.
+    /// model that has been validated, and why the state of one that is or may be the best cannot be read.
     pub fn best(&self) -> Result<Checkpoint, CheckpointError> {
         let checkpoints = self.checkpoints()?;
         if checkpoints.is_empty() {
             return Err(CheckpointError::NotFound { path: self.0.clone() });
         }
-        let mut best: Option<(f64, Checkpoint)> = None;
-        for checkpoint in checkpoints {
-            // Within an epoch, the accuracy is of the model before it.
-            let state = checkpoint.state().ok().filter(|state| state.updates_done == 0);
-            let Some(accuracy) = state.and_then(|state| state.val_accuracy()) else { continue };
-            if best.as_ref().is_none_or(|(of_best, _)| accuracy > *of_best) {
-                best = Some((accuracy, checkpoint));
-            }
+        match best_of(&checkpoints)? {
+            Some(Best { checkpoint, unreadable: None }) => Ok(checkpoint.clone()),
+            Some(Best { unreadable: Some(error), .. }) => Err(error),
+            None => Err(CheckpointError::NotValidated { path: self.0.clone() }),
         }
-        best.map(|(_, checkpoint)| checkpoint)
-            .ok_or_else(|| CheckpointError::NotValidated { path: self.0.clone() })
     }
+
+    /// The newest checkpoint whose model can be loaded, or with `best` the best of those.
+    fn whole(&self, best: bool) -> Option<Checkpoint> {
+        let checkpoints = self.checkpoints().ok()?;
+        let mut whole = checkpoints.into_iter().filter(|checkpoint| checkpoint.model_state().is_ok());
+        if !best {
+            return whole.next_back();
+        }
+        let whole: Vec<_> = whole.collect();
+        best_of(&whole).ok()?.map(|best| best.checkpoint.clone())
+    }
+}
+
+/// The best of some checkpoints.
+struct Best<'a> {
+    checkpoint: &'a Checkpoint,
+    /// Why its state cannot be read, if it cannot.
+    unreadable: Option<CheckpointError>,
+}
+
+/// The best of a run's checkpoints, which are given from the oldest to the newest. `None` before the first validation.
+///
+/// # Errors
+///
+/// The state of a checkpoint cannot be read that may be the best: no later one has the accuracy.
+fn best_of(checkpoints: &[Checkpoint]) -> Result<Option<Best<'_>>, CheckpointError> {
+    let states: Vec<_> = checkpoints.iter().map(Checkpoint::state).collect();
+    // Each state has the accuracies of all epochs before it.
+    let newest = states.iter().rev().find_map(|state| state.as_ref().ok());
+    let history = newest.map_or_else(Vec::new, |state| state.history.clone());
+    let mut best = None;
+    let mut best_accuracy = f64::NEG_INFINITY;
+    for (checkpoint, state) in checkpoints.iter().zip(states) {
+        let (accuracy, unreadable) = match state {
+            // Within an epoch, the accuracy is of the model before it.
+            Ok(state) if state.updates_done == 0 => (state.val_accuracy(), None),
+            Ok(_) => continue,
+            Err(error) => match checkpoint.position() {
+                Some((epochs @ 1.., 0)) => match history.get(epochs - 1) {
+                    Some(record) => (Some(record.val.accuracy), Some(error)),
+                    None => return Err(error),
+                },
+                _ => continue,
+            },
+        };
+        if let Some(accuracy) = accuracy.filter(|accuracy| *accuracy > best_accuracy) {
+            (best, best_accuracy) = (Some(Best { checkpoint, unreadable }), accuracy);
+        }
+    }
+    Ok(best)
 }
 
 /// A checkpoint that is damaged.
@@ -420,6 +520,17 @@ impl CheckpointError {
             _ => false,
         }
     }
+
+    /// Of damage, the error that names a checkpoint of `run` that is whole. Any other error as it is.
+    fn or_whole(self, run: Option<RunFolder>, best: bool) -> Self {
+        match run {
+            Some(run) if self.is_damage() => {
+                let whole = run.whole(best).map(|checkpoint| checkpoint.0);
+                Self::Unusable { damage: Box::new(self), whole, best }
+            }
+            _ => self,
+        }
+    }
 }
 
 /// One checkpoint.
@@ -434,7 +545,7 @@ impl Checkpoint {
     /// [`CheckpointError::NotFound`]; with `best`, also [`CheckpointError::NotValidated`] and
     /// [`CheckpointError::BestOfOne`].
     pub fn find(path: &Path, best: bool) -> Result<Self, CheckpointError> {
-        if path.join(STATE).is_file() {
+        if [STATE, MODEL, OPTIMIZER].iter().any(|name| path.join(name).is_file()) {
             return if best {
                 Err(CheckpointError::BestOfOne { path: path.to_path_buf() })
             } else {
@@ -445,9 +556,38 @@ impl Checkpoint {
         if best { run.best() } else { run.last() }
     }
 
+    /// As [`Self::find`], with the state, and only if the files that [`Self::model`] reads are as they were written.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::find`] and [`Self::state`]; [`CheckpointError::Unusable`] if a file is missing or damaged, with a checkpoint
+    /// of the same run that is whole, which is not used.
+    pub fn open(path: &Path, best: bool) -> Result<(Self, State), CheckpointError> {
+        let in_run = |error: CheckpointError, run| error.or_whole(run, best);
+        let checkpoint =
+            Self::find(path, best).map_err(|error| in_run(error, Some(RunFolder(path.to_path_buf()))))?;
+        let state = checkpoint.model_state().map_err(|error| in_run(error, checkpoint.run()))?;
+        Ok((checkpoint, state))
+    }
+
     /// Its folder.
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// The run that it lies in.
+    fn run(&self) -> Option<RunFolder> {
+        fn run_of(checkpoint: &Path) -> Option<RunFolder> {
+            let checkpoints = checkpoint.parent().filter(|parent| parent.ends_with(CHECKPOINTS))?;
+            checkpoints.parent().map(|run| RunFolder(run.to_path_buf()))
+        }
+        // `.` and the like do not say where they are.
+        run_of(&self.0).or_else(|| run_of(&self.0.canonicalize().ok()?))
+    }
+
+    /// Complete epochs and the updates after them, by its name.
+    fn position(&self) -> Option<(usize, usize)> {
+        parse_name(self.0.file_name()?.to_str()?)
     }
 
     /// The file that says what the others are.
@@ -470,6 +610,14 @@ impl Checkpoint {
                 self.verified(name, expected)?;
             }
         }
+        Ok(state)
+    }
+
+    /// Reads everything but the tensors, and compares the file that [`Self::model`] reads with its checksum.
+    fn model_state(&self) -> Result<State, CheckpointError> {
+        let state = self.state()?;
+        let (name, expected) = state.used_weights();
+        self.verified(name, expected)?;
         Ok(state)
     }
 
@@ -549,10 +697,8 @@ impl Checkpoint {
         state: &State,
         device: &B::Device,
     ) -> Result<WtConvNext<B>, CheckpointError> {
-        match self.ema(state, device)? {
-            Some(ema) => Ok(ema),
-            None => self.trained_model(state, device),
-        }
+        let (name, expected) = state.used_weights();
+        self.load_model(name, expected, state, device)
     }
 
     /// The model with the weights that are trained, to go on with.
@@ -824,6 +970,75 @@ mod tests {
         run.save(state(&[0.5]), &model, NO_EMA, 0_usize, 2).unwrap();
         run.save(State { updates_done: 5, ..state(&[0.5]) }, &model, NO_EMA, 0_usize, 2).unwrap();
         assert!(Checkpoint::find(run.path(), true).unwrap().path().ends_with("epoch-0001"));
+    }
+
+    #[test]
+    fn no_other_checkpoint_is_taken_for_the_best() {
+        let (_root, run) = new_run();
+        let accuracies = [0.5, 0.7, 0.6, 0.7, 0.65];
+        for epochs in 1..=5 {
+            save(&run, &accuracies[..epochs], 5);
+        }
+        let path = |epoch: usize| run.path().join(format!("checkpoints/epoch-000{epoch}"));
+        let state_of = |epoch: usize| path(epoch).join(STATE);
+        // What Checkpoint::open says, and which whole checkpoint it names.
+        let refused = |file: &Path| match Checkpoint::open(run.path(), true).unwrap_err() {
+            CheckpointError::Unusable { damage, whole, best: true } => {
+                assert!(damage.to_string().starts_with(&file.display().to_string()), "{damage}");
+                whole
+            }
+            other => panic!("{other}"),
+        };
+        let best = || Checkpoint::open(run.path(), true).unwrap().0;
+        assert_eq!(best().path(), path(2));
+
+        // One that is known not to be the best is not needed.
+        let good = fs::read(state_of(3)).unwrap();
+        fs::write(state_of(3), b"{").unwrap();
+        assert_eq!(best().path(), path(2));
+        fs::write(state_of(3), good).unwrap();
+
+        // The best, by the history of later ones; the next best is the fourth, of equal accuracy.
+        let good = fs::read(state_of(2)).unwrap();
+        fs::write(state_of(2), b"{").unwrap();
+        assert_eq!(refused(&state_of(2)), Some(path(4)));
+        // It is not removed for it, though it is old.
+        save(&run, &[0.5, 0.7, 0.6, 0.7, 0.65, 0.6], 1);
+        assert_eq!(names(&run), ["epoch-0002", "epoch-0006"]);
+        fs::write(state_of(2), good).unwrap();
+        assert_eq!(best().path(), path(2));
+
+        // The last, whose accuracy nothing else has.
+        fs::remove_file(state_of(6)).unwrap();
+        assert_eq!(refused(&state_of(6)), Some(path(2)));
+        let again = RunFolder::new(run.path().to_path_buf());
+        again.prune(1).unwrap();
+        assert_eq!(names(&run), ["epoch-0002", "epoch-0006"]);
+
+        // The weights of the best.
+        fs::remove_dir_all(path(6)).unwrap();
+        save(&run, &[0.5, 0.7, 0.6, 0.7, 0.65, 0.6], 2);
+        fs::write(path(2).join(MODEL), b"short").unwrap();
+        assert_eq!(refused(&path(2).join(MODEL)), Some(path(6)));
+        fs::write(path(6).join(MODEL), b"short").unwrap();
+        assert_eq!(refused(&path(2).join(MODEL)), None);
+    }
+
+    #[test]
+    fn a_copy_of_a_checkpoint_belongs_to_no_run() {
+        let (root, run) = new_run();
+        let checkpoint = save(&run, &[0.5], 1);
+        let copy = root.path().join("copy");
+        fs::create_dir(&copy).unwrap();
+        for name in [MODEL, STATE] {
+            fs::copy(checkpoint.path().join(name), copy.join(name)).unwrap();
+        }
+        Checkpoint::open(&copy, false).unwrap();
+        fs::remove_file(copy.join(STATE)).unwrap();
+        let error = Checkpoint::open(&copy, false).unwrap_err();
+        assert!(matches!(&error, CheckpointError::Read { path, .. } if *path == copy.join(STATE)), "{error}");
+        let error = Checkpoint::open(&checkpoint.path().join(MODEL), false).unwrap_err();
+        assert!(matches!(error, CheckpointError::NotFound { .. }), "a file is no run: {error}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::dtype::ForwardDtype;
 use super::progress::Display;
 use super::run::{Outcome, TrainTask};
 use crate::backend::{BackendTask, TrainBackend};
-use crate::config::{ConfigArgs, TrainConfig};
+use crate::config::{ConfigArgs, TrainConfig, check_utf8};
 use crate::data::decode::decode_rgb;
 use crate::data::folder::{ImageFolder, Splits, shipped};
 use crate::error::Error;
@@ -80,6 +80,7 @@ impl Prepared {
         if !args.resume && !run.checkpoints()?.is_empty() {
             return Err(Error::RunExists { path: run.path().to_path_buf() });
         }
+        run.check_writable()?;
         let splits = Splits::open(&data)?;
         readable(&splits.train)?;
         readable(&splits.val)?;
@@ -169,7 +170,8 @@ fn resumed(settings: &ConfigArgs, out: Option<PathBuf>) -> Result<(TrainConfig, 
             RunFolder::new(runs::default_folder(&config, &data))
         }
     };
-    if !run.config_file().is_file() {
+    // One that may not be looked at is reported when it is read.
+    if run.config_file().try_exists().is_ok_and(|exists| !exists) {
         return Err(Error::NothingToResume { path: run.path().to_path_buf() });
     }
     let config = settings.resume(TrainConfig::read(&run.config_file())?)?;
@@ -183,10 +185,15 @@ fn with_data(mut config: TrainConfig) -> Result<(TrainConfig, PathBuf), Error> {
         Some(data) => {
             // A folder that is not there is reported when it is scanned.
             let data = data.canonicalize().unwrap_or_else(|_| data.clone());
+            check_utf8(&data)?;
             config.data = Some(data.clone());
             Ok((config, data))
         }
-        None => Ok((config, shipped()?)),
+        None => {
+            let data = shipped()?;
+            check_utf8(&data)?;
+            Ok((config, data))
+        }
     }
 }
 

@@ -217,9 +217,12 @@ impl<B: TrainBackend> Trainer<B> {
             let Some(val) = self.validate()? else {
                 return self.interrupted();
             };
-            // The last update of the epoch shows in the validation loss only.
-            let loss = if val.not_finite > 0 { f64::NAN } else { val.scores.loss };
-            let (epoch, update) = (self.state.epoch, self.state.updates_done);
+            // The last update of the epoch shows in the validation only.
+            let (epoch, update, loss) = (self.state.epoch, self.state.updates_done, val.scores.loss);
+            if val.not_finite > 0 {
+                let (not_finite, images) = (val.not_finite, val.images + val.not_finite);
+                return Err(Error::DivergedInValidation { epoch, not_finite, images });
+            }
             if !loss.is_finite() {
                 return Err(Error::Diverged { loss, epoch, update });
             }

@@ -4,7 +4,7 @@
 
 Beside each picture, `PICTURE.S.expected.png` its S x S pixels before normalisation: `convert("RGB")`, then the
 shorter side to `floor(S / 0.875)` with Pillow's bicubic filter and the longer one in proportion, rounded down, then the centre
-with torchvision's rounding. That is what `timm.data.create_transform(S, interpolation="bicubic", crop_pct=0.875)` does to a
+with torchvision's rounding. Beside each JPEG, `PICTURE.decoded.png` its pixels as Pillow decodes them. That is what `timm.data.create_transform(S, interpolation="bicubic", crop_pct=0.875)` does to a
 picture, written out so that neither timm nor torch is needed. Pillow to 12 filters rows before columns; 13 begins with the
 columns of some portraits, which shows where a sharp edge is clipped between the two.
 """
@@ -61,6 +61,11 @@ def write(name, image, sides, **options):
             expected.save(HERE / f"{name}.{side}.expected.png", optimize=True)
 
 
+def write_decoded(name):
+    with Image.open(HERE / name) as stored:
+        stored.convert("RGB").save(HERE / f"{name}.decoded.png", optimize=True)
+
+
 def main():
     print(f"Pillow {PIL.__version__}")
     png = {"optimize": True}
@@ -81,6 +86,14 @@ def main():
     write("subsampled.jpg", scene(119, 87), [64], quality=90, subsampling=2)
     write("progressive.jpg", scene(87, 119), [64], quality=85, subsampling=2, progressive=True)
     write("grey.jpg", scene(61, 77).convert("L"), [48], quality=90)
+    # Only decoded: colours at half width or half size in pictures of odd and of tiny width, restart markers, four inks.
+    write("narrow.jpg", scene(3, 9), [], quality=85, subsampling=2)
+    write("wide.jpg", scene(101, 31), [], quality=75, subsampling=1)
+    write("restarts.jpg", scene(67, 45), [], quality=80, subsampling=2, progressive=True, restart_marker_blocks=3)
+    write("single.jpg", scene(1, 1), [], quality=90, subsampling=2)
+    write("cmyk.jpg", scene(45, 34).convert("CMYK"), [], quality=90)
+    for name in sorted(path.name for path in HERE.glob("*.jpg")):
+        write_decoded(name)
 
 
 if __name__ == "__main__":
