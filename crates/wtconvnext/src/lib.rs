@@ -42,7 +42,7 @@ mod mlp;
 mod model;
 pub mod official;
 mod patches;
-mod rows;
+mod pixels;
 mod stage;
 mod stem;
 

@@ -5,7 +5,7 @@ use burn::tensor::activation::gelu;
 use burn::tensor::backend::Backend;
 
 use crate::init;
-use crate::rows::{RowLayer, by_rows};
+use crate::pixels::{PixelLayer, per_pixel};
 
 /// How many times wider than the block its hidden layer is.
 const EXPANSION: usize = 4;
@@ -35,12 +35,12 @@ impl<B: Backend> Mlp<B> {
     /// - x: `[batch, height, width, channels]`
     /// - output: `[batch, height, width, channels]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        by_rows(self, x)
+        per_pixel(self, x)
     }
 }
 
-impl<B: Backend> RowLayer<B> for Mlp<B> {
-    fn rows<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+impl<B: Backend> PixelLayer<B> for Mlp<B> {
+    fn apply<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
         self.fc2.forward(gelu(self.fc1.forward(x)))
     }
 }

@@ -15,7 +15,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn::tensor::module::linear;
 
-use crate::rows::{RowLayer, by_rows};
+use crate::pixels::{PixelLayer, per_pixel};
 
 /// Applies `conv`, whose stride is its kernel size, to images whose columns are neighbours in memory. Rows and columns beyond the
 /// last whole patch are dropped.
@@ -59,7 +59,7 @@ fn filter<B: Backend>(conv: &Conv2d<B>, patches: Tensor<B, 4>, filters: Tensor<B
         weight: filters.reshape([channels_out, taps]).transpose(),
         bias: conv.bias.as_ref().map(|bias| bias.val()),
     };
-    by_rows(&filters, patches).permute([0, 3, 1, 2])
+    per_pixel(&filters, patches).permute([0, 3, 1, 2])
 }
 
 /// The filters of a convolution as a linear layer of patches.
@@ -70,8 +70,8 @@ struct Filters<B: Backend> {
     bias: Option<Tensor<B, 1>>,
 }
 
-impl<B: Backend> RowLayer<B> for Filters<B> {
-    fn rows<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+impl<B: Backend> PixelLayer<B> for Filters<B> {
+    fn apply<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
         linear(x, self.weight.clone(), self.bias.clone())
     }
 }

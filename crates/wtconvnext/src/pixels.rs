@@ -1,27 +1,27 @@
-//! Matrix products over the pixels of a batch.
+//! Layers of the channels of a pixel, as matrix products over the pixels of a batch.
 //!
 //! A linear layer of a map is one product of all its pixels with the weight. The gradient of the weight is then a sum over all
-//! pixels, `x^T dy`: a product with a small result and a very long inner axis, for which Burn 0.21 has no kernel that divides
-//! the inner axis among cubes, so that few of them work. Cut into groups of rows, it is a batch of products and a sum, which
-//! fills the device. Measured on an H200 for the two linear layers of a block of WTConvNeXt-T at a batch of 64, forward and all
-//! gradients in f32, one group against those of [`groups`] or the nearest measured: 13.2 against 3.3 ms in the first stage, 4.4
-//! against 2.2, 2.1 against 1.7, 1.8 against 1.6. The forward takes as long either way.
+//! pixels, `x^T dy`: a product with a small result and a very long inner axis, which Burn 0.21 does not divide among the
+//! multiprocessors of a GPU, so that few of them work. Cut into groups of pixels, it is a batch of products and a sum, which fills
+//! the device. Measured on an H200 for the two linear layers of a block of WTConvNeXt-T with a GELU between them, at a batch of 64,
+//! forward and all gradients in f32, one group against those of [`groups`] or the nearest measured (32, 16 or 64, 8, 2): 13.2
+//! against 3.3 ms in the first stage, 4.4 against 2.2, 2.1 against 1.7, 1.8 against 1.6. The forward takes as long either way.
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
-/// Rows that a group has at least, if there are as many: smaller products would leave the forward too little to share.
-const LEAST_ROWS: usize = 1024;
+/// Pixels that a group has at least, if there are as many: a product of fewer does not fill its tiles.
+const LEAST_PIXELS: usize = 1024;
 
-/// A layer of the last axis alone.
-pub(crate) trait RowLayer<B: Backend> {
-    /// Applies the layer to every row.
+/// A layer of the last axis alone, which takes any number of axes before it.
+pub(crate) trait PixelLayer<B: Backend> {
+    /// Applies the layer to every pixel.
     ///
     /// # Shapes
     ///
     /// - x: `[.., channels]`
     /// - output: `[.., channels_out]`
-    fn rows<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D>;
+    fn apply<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D>;
 }
 
 /// Applies a layer to the pixels of a map.
@@ -30,27 +30,27 @@ pub(crate) trait RowLayer<B: Backend> {
 ///
 /// - x: `[batch, height, width, channels]`
 /// - output: `[batch, height, width, channels_out]`
-pub(crate) fn by_rows<B: Backend>(layer: &impl RowLayer<B>, x: Tensor<B, 4>) -> Tensor<B, 4> {
+pub(crate) fn per_pixel<B: Backend>(layer: &impl PixelLayer<B>, x: Tensor<B, 4>) -> Tensor<B, 4> {
     let [batch, height, width, channels] = x.dims();
     let lines = batch * height;
     match groups(lines, width, channels) {
         1 => {
-            let y = layer.rows(x.reshape([lines * width, channels]));
+            let y = layer.apply(x.reshape([lines * width, channels]));
             let [_, channels] = y.dims();
             y.reshape([batch, height, width, channels])
         }
         groups => {
-            let y = layer.rows(x.reshape([groups, lines / groups * width, channels]));
+            let y = layer.apply(x.reshape([groups, lines / groups * width, channels]));
             let [_, _, channels] = y.dims();
             y.reshape([batch, height, width, channels])
         }
     }
 }
 
-/// Groups of whole lines of pixels: as many equal ones as leave each at least [`LEAST_ROWS`] pixels, and as many as there are
-/// channels, so that the groups' gradients of a weight take no more memory than the output of its layer.
+/// Groups of whole lines of pixels: as many equal ones as leave each at least [`LEAST_PIXELS`] pixels, and as many as there are
+/// channels, so that the groups' gradients of a weight take no more memory than the wider of its layer's two maps.
 fn groups(lines: usize, width: usize, channels: usize) -> usize {
-    let most = lines * width / LEAST_ROWS.max(channels);
+    let most = lines * width / LEAST_PIXELS.max(channels);
     (1..=most.min(lines)).rev().find(|groups| lines.is_multiple_of(*groups)).unwrap_or(1)
 }
 
@@ -81,15 +81,15 @@ mod tests {
     #[cfg(feature = "flex")]
     #[test]
     fn groups_do_not_change_a_layer_or_its_gradient() {
-        use super::{RowLayer, by_rows};
+        use super::{PixelLayer, per_pixel};
         use burn::backend::{Autodiff, Flex};
         use burn::tensor::module::linear;
         use burn::tensor::{Tensor, TensorData};
 
         type B = Autodiff<Flex>;
         struct Matrix(Tensor<B, 2>);
-        impl RowLayer<B> for Matrix {
-            fn rows<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+        impl PixelLayer<B> for Matrix {
+            fn apply<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
                 assert_eq!(x.dims()[..], [2, 27 * 45, 3], "two groups");
                 linear(x, self.0.clone(), None)
             }
@@ -120,7 +120,7 @@ mod tests {
             .require_grad();
         let weight =
             Tensor::<B, 2>::from_data(TensorData::new(weight, [channels, outputs]), &device).require_grad();
-        let got = by_rows(&Matrix(weight.clone()), x.clone());
+        let got = per_pixel(&Matrix(weight.clone()), x.clone());
         let dy = Tensor::from_data(TensorData::new(dy, [batch, height, width, outputs]), &device);
         let gradients = (got.clone() * dy).sum().backward();
         let values = |data: TensorData| data.to_vec::<f32>().unwrap();
