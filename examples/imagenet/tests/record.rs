@@ -1,0 +1,43 @@
+//! The accuracies in the READMEs are those of the recorded runs.
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect(path)
+}
+
+fn record(name: &str) -> Value {
+    serde_json::from_str(&read(&format!("record/{name}"))).expect(name)
+}
+
+#[test]
+fn the_readmes_have_the_recorded_accuracies() {
+    let index = record("runs.json");
+    let commit = index["commit"].as_str().unwrap();
+    let readmes = [read("README.md"), read("../../README.md")];
+    for readme in &readmes {
+        assert!(readme.contains(&format!("`{commit}`")), "the commit is {commit}");
+    }
+    let runs = index["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 3);
+    for run in runs {
+        let command = run["command"].as_str().unwrap();
+        let history = record(run["history"].as_str().unwrap());
+        let epochs = history.as_array().unwrap();
+        let accuracy = epochs.last().unwrap()["val"]["accuracy"].as_f64().unwrap();
+        let row = format!("| `{command}` | {} | {accuracy:.4} |", epochs.len());
+        assert!(readmes[0].contains(&row), "no row {row}");
+        if let Some(seconds) = run["seconds"].as_u64() {
+            let (minutes, seconds) = (seconds / 60, seconds % 60);
+            let text = format!(
+                "{accuracy:.4} after {} epochs, in {minutes} minutes {seconds} seconds",
+                epochs.len()
+            );
+            for readme in &readmes {
+                assert!(readme.contains(&text), "no text {text}");
+            }
+        }
+    }
+}
