@@ -7,8 +7,8 @@
 //! ```
 //!
 //! On GPUs, Burn 0.21 differentiates a `conv2d` by its weight with a convolution that has the output's gradient, dilated, as a
-//! kernel of 28x28 or 56x56 taps. Choosing among its candidates for that took minutes on an H200: the first step of a training run
-//! did not end in 150 s after all products had been tuned.
+//! kernel of 28x28 or 56x56 taps. On an H200 it had not chosen among its kernels for that after 150 s, when all matrix products of
+//! the first training step were tuned.
 
 use burn::nn::conv::Conv2d;
 use burn::tensor::Tensor;
@@ -99,7 +99,7 @@ mod tests {
         tensor.into_data().to_vec().unwrap()
     }
 
-    /// The equation of the module and its derivatives, tap by tap, on an odd map of `side * 3 + 1` by `side * 2 + side - 1`.
+    /// The equation of the module and its derivatives, tap by tap, on a map of `side * 3 + 1` rows and `side * 3 - 1` columns.
     fn check(side: usize, convolve: fn(&Conv2d<B>, Tensor<B, 4>) -> Tensor<B, 4>) {
         let [batch, channels, height, width] = [3, 2, side * 3 + 1, side * 3 - 1];
         let [outputs, rows, columns] = [5, 3, 2];
