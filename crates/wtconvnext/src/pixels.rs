@@ -1,9 +1,9 @@
 //! Layers of the channels of a pixel, as matrix products over the pixels of a batch.
 //!
 //! A linear layer of a map is one product of all its pixels with the weight. The gradient of the weight is then a sum over all
-//! pixels, `x^T dy`: a product with a small result and a very long inner axis, which Burn 0.21 does not divide among the
-//! multiprocessors of a GPU, so that few of them work. Cut into groups of pixels, it is a batch of products and a sum, which fills
-//! the device. Measured on an H200 for the two linear layers of a block of WTConvNeXt-T with a GELU between them, at a batch of 64,
+//! pixels, `x^T dy`: a product with a small result and a very long inner axis, for which the fastest kernel of Burn 0.21 takes 3.4 ms
+//! in the first stage of WTConvNeXt-T on an H200, twelve times the forward's product of as many multiplications. Cut into groups of
+//! pixels, it is a batch of products and a sum. Measured on an H200 for the two linear layers of a block of WTConvNeXt-T with a GELU between them, at a batch of 64,
 //! forward and all gradients in f32, one group against those of [`groups`] or the nearest measured (32, 16 or 64, 8, 2): 13.2
 //! against 3.3 ms in the first stage, 4.4 against 2.2, 2.1 against 1.7, 1.8 against 1.6. The forward takes as long either way.
 
@@ -34,6 +34,7 @@ pub(crate) fn per_pixel<B: Backend>(layer: &impl PixelLayer<B>, x: Tensor<B, 4>)
     let [batch, height, width, channels] = x.dims();
     let lines = batch * height;
     match groups(lines, width, channels) {
+        // A plain matrix, not a batch of one: of an empty batch, Burn takes a 0 in a shape on the first axis only.
         1 => {
             let y = layer.apply(x.reshape([lines * width, channels]));
             let [_, channels] = y.dims();

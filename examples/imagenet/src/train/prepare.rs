@@ -181,20 +181,17 @@ fn resumed(settings: &ConfigArgs, out: Option<PathBuf>) -> Result<(TrainConfig, 
 
 /// The data folder, absolute so that the run can be resumed from elsewhere.
 fn with_data(mut config: TrainConfig) -> Result<(TrainConfig, PathBuf), Error> {
-    match &config.data {
+    let data = match &config.data {
         Some(data) => {
             // A folder that is not there is reported when it is scanned.
             let data = data.canonicalize().unwrap_or_else(|_| data.clone());
-            check_utf8(&data)?;
             config.data = Some(data.clone());
-            Ok((config, data))
+            data
         }
-        None => {
-            let data = shipped()?;
-            check_utf8(&data)?;
-            Ok((config, data))
-        }
-    }
+        None => shipped()?,
+    };
+    check_utf8(&data)?;
+    Ok((config, data))
 }
 
 /// Fails if no image of a split can be read; usually the first can. (Single ones that cannot are left out in training.)

@@ -4,9 +4,11 @@
 
 Beside each picture, `PICTURE.S.expected.png` its S x S pixels before normalisation: `convert("RGB")`, then the
 shorter side to `floor(S / 0.875)` with Pillow's bicubic filter and the longer one in proportion, rounded down, then the centre
-with torchvision's rounding. Beside each JPEG, `PICTURE.decoded.png` its pixels as Pillow decodes them. That is what `timm.data.create_transform(S, interpolation="bicubic", crop_pct=0.875)` does to a
+with torchvision's rounding. That is what `timm.data.create_transform(S, interpolation="bicubic", crop_pct=0.875)` does to a
 picture, written out so that neither timm nor torch is needed. Pillow to 12 filters rows before columns; 13 begins with the
 columns of some portraits, which shows where a sharp edge is clipped between the two.
+
+Beside each JPEG, `PICTURE.decoded.png` its pixels as Pillow decodes them.
 """
 
 import math
