@@ -275,9 +275,9 @@ fn load_window<F: Float>(
 ) {
     let mut first = unit;
     while first < comptime!(layout.blocks()) {
-        let mut blocks = Array::<f32>::new(BLOCK_SAMPLES);
+        let mut blocks = Array::<F>::new(BLOCK_SAMPLES);
         fetch::<F>(x, view, grid, place, first, &mut blocks, 1usize, vector, layout);
-        scatter(shared, first, &blocks, 1usize, layout);
+        scatter::<F>(shared, first, &blocks, 1usize, layout);
         first += comptime!(layout.threads);
     }
 }

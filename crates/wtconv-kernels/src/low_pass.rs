@@ -47,7 +47,7 @@ pub(crate) fn low_pass<F: Float>(
         let batch = i / (width * height * grid.channels);
         let first = x_view.offset + batch * x_view.batch + channel * x_view.channel;
         let mut sum = 0.0f32;
-        let mut samples = Array::<f32>::new(kernel.load);
+        let mut samples = Array::<F>::new(kernel.load);
         #[unroll]
         for r in 0..side {
             #[unroll]
@@ -59,7 +59,7 @@ pub(crate) fn low_pass<F: Float>(
                     load::<F>(x, from, &mut samples, 0usize, kernel.load);
                     #[unroll]
                     for c in 0..kernel.load {
-                        sum += samples[c];
+                        sum += f32::cast_from(samples[c]);
                     }
                 }
             }

@@ -201,7 +201,7 @@ pub(crate) fn operator<F: Float, P: Float>(
 
     // Stage 1. The first blocks are in flight while shared memory is cleared and the filters arrive.
     let fetched = comptime!(kernel.fetched());
-    let mut blocks = Array::<f32>::new(comptime!(kernel.fetched_samples()));
+    let mut blocks = Array::<F>::new(comptime!(kernel.fetched_samples()));
     fetch::<F>(x, &x_view, &grid, &first_place, unit, &mut blocks, fetched, kernel.load, layout);
     clear(&mut shared, kernel);
     if comptime!(kernel.register_taps()) {
@@ -213,12 +213,12 @@ pub(crate) fn operator<F: Float, P: Float>(
         if comptime!(layout.resident || kernel.prefetch) {
             sync_cube();
         }
-        scatter(&mut shared, unit, &blocks, fetched, layout);
+        scatter::<F>(&mut shared, unit, &blocks, fetched, layout);
         if comptime!(kernel.fetched() * layout.threads < layout.blocks()) {
             let mut first = unit + comptime!(kernel.fetched() * layout.threads);
             while first < comptime!(layout.blocks()) {
                 fetch::<F>(x, &x_view, &grid, &place, first, &mut blocks, fetched, kernel.load, layout);
-                scatter(&mut shared, first, &blocks, fetched, layout);
+                scatter::<F>(&mut shared, first, &blocks, fetched, layout);
                 first += comptime!(kernel.fetched() * layout.threads);
             }
         }

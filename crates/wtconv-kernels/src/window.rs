@@ -9,7 +9,8 @@
 //! the padding that each level wants: extents are ceil-halvings, so that no coefficient beyond a level's extent sees a
 //! sample of the plane.
 //!
-//! Fetching and scattering are two steps so that a kernel can put independent work between them, while the loads fly.
+//! Fetching and scattering are two steps so that a kernel can put independent work between them, while the loads fly. What is
+//! fetched keeps its type: a conversion behind a load that only happens within bounds would wait for that load on the spot.
 
 use cubecl::prelude::*;
 
@@ -127,7 +128,7 @@ pub(crate) fn fetch<F: Float>(
     grid: &Grid,
     place: &Place,
     first: usize,
-    blocks: &mut Array<f32>,
+    blocks: &mut Array<F>,
     #[comptime] count: usize,
     #[comptime] vector: usize,
     #[comptime] layout: Layout,
@@ -168,7 +169,7 @@ pub(crate) fn fetch<F: Float>(
                     } else {
                         #[unroll]
                         for i in 0..vector {
-                            blocks[comptime!(at + i)] = 0.0f32;
+                            blocks[comptime!(at + i)] = F::new(0.0);
                         }
                     }
                 }
@@ -182,7 +183,7 @@ pub(crate) fn fetch<F: Float>(
 pub(crate) fn load<F: Float>(
     x: &Array<F>,
     from: usize,
-    into: &mut Array<f32>,
+    into: &mut Array<F>,
     #[comptime] at: usize,
     #[comptime] vector: usize,
 ) {
@@ -190,17 +191,17 @@ pub(crate) fn load<F: Float>(
         let quad = x.to_slice().into_vectorized().with_vector_size::<Const<4>>()[from / 4];
         #[unroll]
         for i in 0..4usize {
-            into[comptime!(at + i)] = f32::cast_from(quad[i]);
+            into[comptime!(at + i)] = quad[i];
         }
     } else {
         if comptime!(vector == 2) {
             let pair = x.to_slice().into_vectorized().with_vector_size::<Const<2>>()[from / 2];
             #[unroll]
             for i in 0..2usize {
-                into[comptime!(at + i)] = f32::cast_from(pair[i]);
+                into[comptime!(at + i)] = pair[i];
             }
         } else {
-            into[at] = f32::cast_from(x[from]);
+            into[at] = x[from];
         }
     }
 }
@@ -237,10 +238,10 @@ pub(crate) fn store<F: Float>(
 
 /// Writes the samples and coefficients of fetched blocks to shared memory.
 #[cube]
-pub(crate) fn scatter(
+pub(crate) fn scatter<F: Float>(
     shared: &mut SharedMemory<f32>,
     first: usize,
-    blocks: &Array<f32>,
+    blocks: &Array<F>,
     #[comptime] count: usize,
     #[comptime] layout: Layout,
 ) {
@@ -249,12 +250,17 @@ pub(crate) fn scatter(
         let task = first + k * comptime!(layout.threads);
         if task < comptime!(layout.blocks()) {
             let (plane, block_y, block_x) = block_of(task, layout);
+            let mut samples = Array::<f32>::new(BLOCK_SAMPLES);
+            #[unroll]
+            for i in 0..BLOCK_SAMPLES {
+                samples[i] = f32::cast_from(blocks[comptime!(k * BLOCK_SAMPLES + i)]);
+            }
             if layout.base {
                 #[unroll]
                 for r in 0..BLOCK {
                     #[unroll]
                     for pair in 0..2usize {
-                        let at = comptime!(k * BLOCK_SAMPLES + r * BLOCK + pair * 2);
+                        let at = comptime!(r * BLOCK + pair * 2);
                         put_pair(
                             shared,
                             plane,
@@ -262,8 +268,8 @@ pub(crate) fn scatter(
                             block_x,
                             r,
                             pair,
-                            blocks[at],
-                            blocks[comptime!(at + 1)],
+                            samples[at],
+                            samples[comptime!(at + 1)],
                             layout,
                             0usize,
                         );
@@ -277,12 +283,12 @@ pub(crate) fn scatter(
                 for y in 0..2usize {
                     #[unroll]
                     for x in 0..2usize {
-                        let at = comptime!(k * BLOCK_SAMPLES + y * 2 * BLOCK + x * 2);
+                        let at = comptime!(y * 2 * BLOCK + x * 2);
                         let (ll, lh, hl, hh) = butterflies(
-                            blocks[at],
-                            blocks[comptime!(at + 1)],
-                            blocks[comptime!(at + BLOCK)],
-                            blocks[comptime!(at + BLOCK + 1)],
+                            samples[at],
+                            samples[comptime!(at + 1)],
+                            samples[comptime!(at + BLOCK)],
+                            samples[comptime!(at + BLOCK + 1)],
                         );
                         level1[comptime!(y * 8 + x)] = ll;
                         level1[comptime!(y * 8 + 2 + x)] = lh;

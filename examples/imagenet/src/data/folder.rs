@@ -105,6 +105,7 @@ pub struct ImageFolder {
     classes: Vec<String>,
     files: Vec<ImageFile>,
     ignored: Vec<PathBuf>,
+    hidden: Vec<PathBuf>,
 }
 
 impl ImageFolder {
@@ -140,7 +141,9 @@ impl ImageFolder {
     }
 
     fn scan(path: &Path, classes: Vec<String>, folders: Vec<(String, PathBuf)>) -> Result<Self, FolderError> {
-        let mut folder = Self { path: path.to_path_buf(), classes, files: Vec::new(), ignored: Vec::new() };
+        let hidden = hidden_folders(path)?;
+        let mut folder =
+            Self { path: path.to_path_buf(), classes, files: Vec::new(), ignored: Vec::new(), hidden };
         for (name, class_path) in folders {
             let label = folder.classes.iter().position(|class| *class == name);
             let label = label.expect("the caller has checked that every folder is a known class");
@@ -167,6 +170,11 @@ impl ImageFolder {
     /// Files in the class folders that are not images by their extension.
     pub fn ignored(&self) -> &[PathBuf] {
         &self.ignored
+    }
+
+    /// Folders with images that are not taken for classes, because their names begin with a dot.
+    pub fn hidden(&self) -> &[PathBuf] {
+        &self.hidden
     }
 
     /// Classes without an image in this split.
@@ -221,6 +229,12 @@ impl Splits {
         for split in [&train, &val] {
             if let Some(first) = split.ignored().first() {
                 left_out(split.path(), split.ignored().len(), first);
+            }
+            for folder in split.hidden() {
+                log::warn!(
+                    "{}: its images are left out: a folder whose name begins with a dot is no class",
+                    folder.display()
+                );
             }
         }
         let missing = val.missing_classes();
@@ -335,16 +349,33 @@ fn is_image(path: &Path) -> bool {
 
 /// What lies in `path`, sorted by name, without hidden files (`.DS_Store` and the like).
 fn sorted_entries(path: &Path) -> Result<Vec<PathBuf>, FolderError> {
-    let io_error = |source| FolderError::Io { path: path.to_path_buf(), source };
-    let mut entries = Vec::new();
-    for entry in fs::read_dir(path).map_err(io_error)? {
-        let entry = entry.map_err(io_error)?;
-        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
-            entries.push(entry.path());
+    Ok(entries(path)?.into_iter().filter(|path| !is_hidden(path)).collect())
+}
+
+/// The hidden folders in `path` that have images.
+fn hidden_folders(path: &Path) -> Result<Vec<PathBuf>, FolderError> {
+    let mut folders = Vec::new();
+    for path in entries(path)?.into_iter().filter(|path| is_hidden(path) && path.is_dir()) {
+        let mut images = Vec::new();
+        // One that may not be read is passed over, as any hidden folder.
+        if collect(&path, &mut images, &mut Vec::new()).is_ok() && !images.is_empty() {
+            folders.push(path);
         }
     }
+    Ok(folders)
+}
+
+/// Everything in `path`, sorted by name.
+fn entries(path: &Path) -> Result<Vec<PathBuf>, FolderError> {
+    let entries = fs::read_dir(path).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    let mut entries: Vec<PathBuf> =
+        entries.map_err(|source| FolderError::Io { path: path.to_path_buf(), source })?;
     entries.sort();
     Ok(entries)
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
 /// Names and paths of the folders in `path`, sorted.
@@ -416,11 +447,16 @@ mod tests {
             "train/a/.DS_Store",
             "train/b/1.png",
             "train/list.csv",
+            "train/.cache/notes.txt",
+            "train/.net/deep/1.png",
             "val/a/1.png",
         ]);
-        let train = Splits::open(root.path()).unwrap().train;
+        let Splits { train, val } = Splits::open(root.path()).unwrap();
         assert_eq!(train.len(), 2);
+        assert_eq!(train.classes(), ["a", "b"]);
         assert_eq!(train.ignored(), [root.path().join("train/a/notes.txt")]);
+        assert_eq!(train.hidden(), [root.path().join("train/.net")]);
+        assert!(val.hidden().is_empty());
     }
 
     #[test]

@@ -915,15 +915,28 @@ mod tests {
 
         type Cuda = burn::backend::Autodiff<burn::backend::Cuda>;
 
+        /// Products in f32 are rounded to TF32 on the way in, by 2^-11, and half a batch is not multiplied by the kernels of
+        /// a whole one: closer than that the two cannot be. What they must not differ by is a share of the way they went.
         #[test]
         #[ignore = "needs two NVIDIA GPUs"]
         fn two_gpus_equal_one() {
             let _one_group = one_group();
             let device = |index| (index, CudaDevice { index });
+            let start = parameters(&model::<Cuda>(&device(0).1));
             let (one, losses) = sequential::<Cuda>(&device(0).1, 0.5);
             let (two, two_losses) = parallel::<Cuda>(&[device(0), device(1)], 0.5);
-            assert_close(&two, &one, 1e-5);
-            assert_close(&two_losses, &losses, 1e-4);
+            let largest = |left: &[f32], right: &[f32]| {
+                left.iter().zip(right).map(|(left, right)| (left - right).abs()).fold(0.0, f32::max)
+            };
+            let way = largest(&one, &start);
+            println!(
+                "of a way of {way:e} parameters differ by {:e}; losses by {:e}",
+                largest(&one, &two),
+                largest(&losses, &two_losses)
+            );
+            assert!(way > 3e-2, "{way}");
+            assert_close(&two, &one, 1e-3);
+            assert_close(&two_losses, &losses, 1e-3);
         }
 
         #[test]
