@@ -4,6 +4,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
 use crate::init::LAYER_NORM_EPSILON;
+use crate::pixels::{PixelLayer, per_pixel};
 use crate::{WtConvNextConfig, init};
 
 /// The end of the model: global average pooling, layer normalisation, dropout and a linear classifier.
@@ -38,8 +39,19 @@ impl<B: Backend> Head<B> {
         let x = x.mean_dims(&[2, 3]).reshape([batch, channels]);
         let x = self.norm.forward(x);
         match &self.fc {
-            Some(fc) => fc.forward(self.dropout.forward(x)),
+            Some(fc) => {
+                // An image is a map of one pixel here.
+                let y = per_pixel(fc, self.dropout.forward(x).reshape([batch, 1, 1, channels]));
+                let [_, _, _, classes] = y.dims();
+                y.reshape([batch, classes])
+            }
             None => x,
         }
+    }
+}
+
+impl<B: Backend> PixelLayer<B> for Linear<B> {
+    fn apply<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+        self.forward(x)
     }
 }
