@@ -86,5 +86,13 @@ mod tests {
         assert!(Cli::try_parse_from(line.split_whitespace()).is_ok());
         let both = "benches sweep --preset paper --shape 1x2x3x4";
         assert!(Cli::try_parse_from(both.split_whitespace()).is_err());
+        // A preset has levels and filters of its own, also the one that is taken where none is named.
+        for lost in [
+            "benches sweep --levels 5",
+            "benches sweep --kernel-size 3",
+            "benches sweep --preset smoke --levels 5",
+        ] {
+            assert!(Cli::try_parse_from(lost.split_whitespace()).is_err(), "{lost}");
+        }
     }
 }

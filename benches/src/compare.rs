@@ -32,16 +32,24 @@ fn share(text: &str) -> anyhow::Result<f64> {
     };
     let share = share.with_context(|| format!("expected a share such as 5% or 0.05, got {text:?}"))?;
     ensure!(share >= 0.0 && share.is_finite(), "expected a share of at least 0, got {text:?}");
+    ensure!(text.ends_with('%') || share < 1.0, "expected a share below 1, got {text:?}; is {text}% meant?");
     Ok(share)
 }
 
-/// Prints what changed; exit status 1 if something became worse.
+/// Prints what changed; exit status 1 if something became worse. Fails if the runs have no row in common.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let (old, new) = (Results::read(&options.old)?, Results::read(&options.new)?);
     if old.machine != new.machine {
         say!("the machines differ: {:?} and {:?}", old.machine, new.machine);
     }
     let comparison = compare(&old.rows, &new.rows, options.threshold);
+    ensure!(
+        comparison.both > 0,
+        "nothing to compare: no row of the {} of the old run and the {} of the new one was measured in both (models are \
+         not compared)",
+        old.rows.len(),
+        new.rows.len()
+    );
     let mut table =
         Table::new(["", "shape", "L", "K", "dtype", "layout", "pass", "route", "old", "new", "new/old"]);
     for change in comparison.changes.iter() {
@@ -234,7 +242,8 @@ mod tests {
     fn thresholds_are_shares_or_percents() {
         assert_eq!(share("5%").unwrap(), 0.05);
         assert_eq!(share("0.25").unwrap(), 0.25);
-        for wrong in ["", "%", "-1%", "much"] {
+        assert_eq!(share("300%").unwrap(), 3.0);
+        for wrong in ["", "%", "-1%", "much", "5", "1"] {
             assert!(share(wrong).is_err(), "{wrong}");
         }
     }

@@ -33,6 +33,11 @@ pub struct Options {
 
 pub(crate) fn run<B: WtConvBackend>(options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(options.kernel_size % 2 == 1, "expected an odd kernel size, got {}", options.kernel_size);
+    let extents = [options.batch, options.side].into_iter().chain(options.channels.iter().copied());
+    ensure!(
+        !extents.into_iter().any(|extent| extent == 0),
+        "--batch, --side and --channels must be at least 1"
+    );
     say!("training step of a depthwise convolution, ms (p10 median p90)");
     say!("{:>18} {:>24} {:>24} {:>24}", "shape", "Burn's conv2d", "reference, autodiff", "layer");
     for &channels in &options.channels {

@@ -89,6 +89,7 @@ pub(crate) fn run<B: Target>(backend: &str, options: &Options) -> anyhow::Result
         .iter()
         .map(|name| Ok((name, WtConvNextConfig::named(name, options.classes)?)))
         .collect::<anyhow::Result<Vec<_>>>()?;
+    Results::try_directory(&options.out)?;
     let device = B::Device::default();
     let mut results = Results::begin::<B>(backend, options.commit.as_deref(), &device);
     results.method.insert(

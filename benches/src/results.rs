@@ -14,6 +14,8 @@ use crate::target::{Target, processor};
 pub(crate) const SCHEMA: u32 = 1;
 /// Name of the file.
 pub(crate) const FILE: &str = "results.json";
+/// Its name until it is whole.
+const PARTIAL_FILE: &str = "results.json.partial";
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -241,6 +243,19 @@ impl Results {
         serde_json::from_value(value).with_context(context)
     }
 
+    /// Makes `directory` and tries whether [`Self::write`] will be able to write there: before the measuring, not after it.
+    ///
+    /// # Errors
+    ///
+    /// If it will not.
+    pub(crate) fn try_directory(directory: &Path) -> anyhow::Result<()> {
+        let context = || format!("cannot write into {}", directory.display());
+        std::fs::create_dir_all(directory).with_context(context)?;
+        let partial = directory.join(PARTIAL_FILE);
+        std::fs::write(&partial, "").with_context(context)?;
+        std::fs::remove_file(&partial).with_context(context)
+    }
+
     /// Writes the file into `directory`, at once or not at all.
     ///
     /// # Errors
@@ -250,7 +265,7 @@ impl Results {
         let path = directory.join(FILE);
         let context = || format!("cannot write {}", path.display());
         std::fs::create_dir_all(directory).with_context(context)?;
-        let partial = directory.join("results.json.partial");
+        let partial = directory.join(PARTIAL_FILE);
         let text = serde_json::to_string_pretty(self).with_context(context)? + "\n";
         std::fs::write(&partial, text).with_context(context)?;
         std::fs::rename(&partial, &path).with_context(context)

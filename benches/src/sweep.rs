@@ -32,10 +32,10 @@ pub struct Options {
     #[arg(long, value_delimiter = ',', value_name = "BxCxHxW")]
     shape: Vec<Shape>,
     /// Wavelet levels of the shapes
-    #[arg(long, value_delimiter = ',', default_values_t = [3], conflicts_with = "preset")]
+    #[arg(long, value_delimiter = ',', default_values_t = [3], requires = "shape", conflicts_with = "preset")]
     levels: Vec<usize>,
     /// Height and width of a filter of the shapes
-    #[arg(long, value_delimiter = ',', default_values_t = [5], conflicts_with = "preset")]
+    #[arg(long, value_delimiter = ',', default_values_t = [5], requires = "shape", conflicts_with = "preset")]
     kernel_size: Vec<usize>,
     /// Element types
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Dtype::F32])]
@@ -77,6 +77,17 @@ fn duration(text: &str) -> anyhow::Result<Duration> {
     bail!("expected a number with s, m or h behind it, got {text:?}")
 }
 
+/// The first of each value: what is asked for twice is measured once.
+fn distinct<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
+    let mut distinct: Vec<T> = Vec::new();
+    for value in values {
+        if !distinct.contains(value) {
+            distinct.push(value.clone());
+        }
+    }
+    distinct
+}
+
 impl Options {
     fn schedule(&self) -> Schedule {
         let smoke = self.shape.is_empty() && self.preset.unwrap_or(Preset::Smoke) == Preset::Smoke;
@@ -96,14 +107,14 @@ impl Options {
                     }
                 }
             }
-            cases
+            distinct(&cases)
         };
         Ok(Selection {
             cases,
-            dtypes: self.dtype.clone(),
-            layouts: self.layout.clone(),
-            passes: self.pass.clone(),
-            routes: self.route.clone(),
+            dtypes: distinct(&self.dtype),
+            layouts: distinct(&self.layout),
+            passes: distinct(&self.pass),
+            routes: distinct(&self.route),
         })
     }
 }
@@ -111,6 +122,7 @@ impl Options {
 /// Measures, writes everything, and fails if a row of the layer is wrong.
 pub(crate) fn run<B: Target>(backend: &str, options: &Options) -> anyhow::Result<ExitCode> {
     let groups = options.selection()?.groups();
+    Results::try_directory(&options.out)?;
     let device = B::Device::default();
     let mut results = Results::begin::<B>(backend, options.commit.as_deref(), &device);
     let sweep = Sweep::<B> {

@@ -64,6 +64,57 @@ fn a_sweep_writes_everything_and_compares_with_itself() {
 }
 
 #[test]
+fn what_is_asked_for_twice_is_measured_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let twice = ["--shape", "1x2x5x4", "--levels", "2", "--kernel-size", "3,3", "--dtype", "f32,f32"];
+    let more = ["--layout", "nchw,nchw", "--pass", "forward,forward", "--route", "tensor-ops,tensor-ops"];
+    let output = sweep(directory.path(), &[&twice[..], &more[..]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(rows(directory.path()).len(), 1);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_told_before_the_measuring() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    std::fs::write(&file, "kept").unwrap();
+    let file = file.to_str().unwrap();
+    // These take minutes, were they measured.
+    let sweep = ["sweep", "--shape", "64x96x56x56", "--route", "tensor-ops", "--out", file];
+    let model = ["model", "--model", "wtconvnext-b", "--out", file];
+    for arguments in [&sweep[..], &model[..]] {
+        let output = benches(arguments);
+        assert!(!output.status.success());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains("cannot write into") && text.contains(file), "{text}");
+        assert!(!text.contains("wtconvnext-b f32"), "{text}");
+    }
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "kept");
+}
+
+#[test]
+fn a_depthwise_convolution_of_nothing_is_refused() {
+    for option in ["--channels", "--batch", "--side"] {
+        let output = benches(&["depthwise", option, "0"]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains("must be at least 1") && !text.contains("panicked"), "{option}: {text}");
+    }
+}
+
+#[test]
+fn runs_without_a_row_in_common_are_not_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let runs = ["forward", "train"].map(|pass| {
+        let out = directory.path().join(pass);
+        assert!(sweep(&out, &["--pass", pass, "--route", "tensor-ops"]).status.success());
+        out.to_str().unwrap().to_owned()
+    });
+    let output = benches(&["compare", &runs[0], &runs[1]]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing to compare"));
+}
+
+#[test]
 fn what_the_time_budget_does_not_reach_is_a_row_too() {
     let directory = tempfile::tempdir().unwrap();
     let output = sweep(directory.path(), &["--time-budget", "0s", "--route", "tensor-ops"]);
