@@ -323,6 +323,16 @@ fn method(memory: &str) -> BTreeMap<String, String> {
         ("train", "forward and backward under Autodiff; the same gradients, the same loss of one element"),
         ("copy", "a copy within the device's memory of as many bytes as the input has; each is read and written once"),
         ("floor_bytes", "x and y forward; x, dy and dx backward; all five for train"),
+        (
+            "over_tensor_ops, over_conv2d_7x7, over_depthwise_7x7",
+            "columns \"x ...\": how many times as fast as that way on the same input; above 1 is faster",
+        ),
+        (
+            "copy_share",
+            "column \"of copy\": what the plan moves by the model (without a plan floor_bytes) a second, as a share of what \
+             the copy moves a second; 1 is as fast as the copy",
+        ),
+        ("floor_ratio", "column \"x floor\": the time over that of floor_bytes at the copy's rate; lower is better"),
         ("peak_memory_bytes", memory),
         (
             "errors",
