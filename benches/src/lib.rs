@@ -7,6 +7,7 @@
 //! | `measure`, `statistics`, `memory`, `copy`, `cost`, `oracle`, `cotangent` | time, memory, the floor, the model, the check |
 //! | `target` | what differs between backends |
 //! | `sweep`, `model`, `depthwise` | commands that need a device |
+//! | `progress` | how far they are |
 //! | `results`, `report` | what they leave behind |
 //! | `compare`, `peers`, `readme`, `traffic` | commands that need none |
 //!
@@ -29,6 +30,7 @@ mod operands;
 mod oracle;
 mod output;
 mod peers;
+mod progress;
 mod readme;
 mod report;
 mod results;
@@ -76,7 +78,8 @@ pub fn run_without_device(command: &Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Lets Ctrl-C end a run after the batch in progress, with everything written; one more a second later ends it at once.
+/// Lets Ctrl-C end a run after the batch in progress, with everything written and exit status 130; one more a second later ends
+/// it at once.
 /// (`timeout` and some shells send one interrupt twice.)
 ///
 /// # Errors
@@ -91,7 +94,7 @@ pub fn stop_on_interrupt() -> anyhow::Result<()> {
             Instant::now()
         });
         if first.elapsed() > Duration::from_secs(1) {
-            std::process::exit(130);
+            std::process::exit(measure::INTERRUPTED_STATUS.into());
         }
     })?;
     Ok(())

@@ -13,6 +13,8 @@ use crate::statistics::Timing;
 
 /// Set by Ctrl-C.
 pub(crate) static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// The exit status of what Ctrl-C ended: by convention 128 and the number of the signal.
+pub(crate) const INTERRUPTED_STATUS: u8 = 130;
 
 /// How often and how long to measure.
 #[derive(Clone, Copy, Debug)]

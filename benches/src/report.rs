@@ -17,6 +17,8 @@ use crate::results::Results;
 ///
 /// If a file cannot be written.
 pub(crate) fn write(results: &Results, directory: &Path) -> anyhow::Result<()> {
+    // Before all else: what was measured cannot be had again as a picture can.
+    results.write(directory)?;
     if !results.rows.is_empty() {
         // A terminal has no room for all of it; report.md has.
         let wide = ["first ms", "GB/s", "MB moved", "paper", "reference"];
@@ -25,7 +27,6 @@ pub(crate) fn write(results: &Results, directory: &Path) -> anyhow::Result<()> {
     if !results.models.is_empty() {
         say!("{}", table::models(results).without(&[]).to_text().trim_end());
     }
-    results.write(directory)?;
     let plots = plots::of_results(results)?;
     plots::remove_stale(directory)?;
     for (name, svg) in &plots {

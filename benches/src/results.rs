@@ -1,6 +1,7 @@
 //! What a run leaves behind: `results.json`, read again by `compare`, `peers` and `readme`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
@@ -74,6 +75,13 @@ pub(crate) struct RowKey {
     pub(crate) layout: Layout,
     pub(crate) pass: Pass,
     pub(crate) route: String,
+}
+
+impl fmt::Display for RowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shape, levels, kernel_size, dtype, layout, pass, route } = self;
+        write!(f, "{shape} L{levels} K{kernel_size} {dtype} {layout} {pass} {route}")
+    }
 }
 
 /// One measurement. What was not measured is `null`.

@@ -1,25 +1,26 @@
 //! `sweep`: measures every combination that was asked for, one row each.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::attempt::attempt;
 use crate::cases::{
     Case, Dtype, Group, Layout, Measurement, Pass, Preset, Route, RouteChoice, Selection, Shape,
 };
 use crate::cost;
-use crate::measure::{INTERRUPTED, Schedule, Work, measure};
+use crate::measure::{INTERRUPTED, INTERRUPTED_STATUS, Schedule, Work, measure};
 use crate::operands::{Call, Input, Parameters};
 use crate::oracle::{Expected, Tolerance, within};
 use crate::output::say;
-use crate::report;
+use crate::progress::Progress;
+use crate::report::{self, table};
 use crate::results::{Results, Row, RowKey, Status, compare_routes};
+use crate::statistics::Timing;
 use crate::target::Target;
 
 /// Options of `sweep`.
@@ -125,43 +126,97 @@ pub(crate) fn run<B: Target>(backend: &str, options: &Options) -> anyhow::Result
     Results::try_directory(&options.out)?;
     let device = B::Device::default();
     let mut results = Results::begin::<B>(backend, options.commit.as_deref(), &device);
+    let limits = B::limits(&device);
+    results.rows = groups
+        .iter()
+        .flat_map(|group| group.measurements.iter().map(move |measurement| (group, measurement)))
+        .map(|(group, measurement)| blank_row(group, measurement, limits.as_ref()))
+        .collect();
     let sweep = Sweep::<B> {
         device,
         end: options.time_budget.map(|budget| Instant::now() + budget),
         null: options.null,
         schedule: options.schedule(),
     };
-    let total: usize = groups.iter().map(|group| group.measurements.len()).sum();
-    let progress = ProgressBar::new(total as u64).with_style(
-        ProgressStyle::with_template("{bar:30} {pos}/{len} rows, {elapsed} gone, {eta} left: {msg}")
-            .expect("a template in order"),
-    );
+    let progress = Progress::new(results.rows.len());
+    let mut record = Record { results, directory: &options.out, at: 0, progress };
     for group in &groups {
-        let mut rows = sweep.group(group, &progress);
-        compare_routes(&mut rows);
-        results.rows.extend(rows);
-        // Whatever happens to the process later, these rows are kept.
-        results.write(&options.out)?;
+        sweep.group(group, &mut record)?;
     }
-    progress.finish_and_clear();
+    let Record { results, progress, .. } = record;
+    drop(progress);
     report::write(&results, &options.out)?;
-    Ok(conclude(&results.rows))
+    Ok(conclude(&results, INTERRUPTED.load(Ordering::Relaxed)))
 }
 
-/// Says what went wrong; a wrong row of Burn's own conv2d is told, but is not the layer's.
-fn conclude(rows: &[Row]) -> ExitCode {
-    let count = |status| rows.iter().filter(|row| row.status == status).count();
+/// Says what went wrong and what is missing. A wrong row of Burn's own conv2d is told, but is not the layer's.
+pub(crate) fn conclude(results: &Results, interrupted: bool) -> ExitCode {
+    let statuses: Vec<Status> = (results.rows.iter().map(|row| row.status))
+        .chain(results.models.iter().map(|model| model.status))
+        .collect();
+    let count = |status| statuses.iter().filter(|other| **other == status).count();
+    let (total, missing) = (statuses.len(), count(Status::Skipped));
     say!(
-        "{} rows: {} measured, {} wrong, {} refused, {} failed, {} skipped",
-        rows.len(),
+        "{total} rows: {} measured, {} wrong, {} refused, {} failed, {missing} skipped",
         count(Status::Measured),
         count(Status::Wrong),
         count(Status::Refused),
         count(Status::Failed),
-        count(Status::Skipped)
     );
-    let wrong = rows.iter().any(|row| row.status == Status::Wrong && !row.key.route.starts_with("conv2d"));
+    if interrupted && missing > 0 {
+        say!("interrupted: {missing} of {total} rows are missing");
+        return ExitCode::from(INTERRUPTED_STATUS);
+    }
+    if missing > 0 {
+        say!("the time budget was spent: {missing} of {total} rows are missing");
+    }
+    let of_the_layer = |row: &&Row| !row.key.route.starts_with("conv2d");
+    let wrong = results.rows.iter().filter(of_the_layer).any(|row| row.status == Status::Wrong);
     if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// The rows of a run, each on disk before the next one begins.
+///
+/// All rows are there from the start, so that a process that is ended from outside, or by an allocation that fails, leaves
+/// none out: the file then says which rows it measured, at which it ended, and which it did not reach.
+struct Record<'a> {
+    results: Results,
+    directory: &'a Path,
+    /// Index of the row in progress.
+    at: usize,
+    progress: Progress,
+}
+
+impl Record<'_> {
+    /// The row in progress.
+    fn row(&mut self) -> &mut Row {
+        &mut self.results.rows[self.at]
+    }
+
+    /// Writes the file: with all rows before this one, and this one as what the process ended at, should it end here.
+    fn begin(&mut self) -> anyhow::Result<()> {
+        let row = self.row();
+        row.reason = Some("the process ended while this row was measured".to_owned());
+        let words = row.key.to_string();
+        self.progress.say(words);
+        self.results.write(self.directory)
+    }
+
+    fn finish(&mut self, status: Status, reason: Option<String>) {
+        let row = self.row();
+        (row.status, row.reason) = (status, reason);
+        row.derive();
+        let words = format!("{}: {}", row.key, table::ending(row.status, row.timing, row.reason.as_deref()));
+        compare_routes(&mut self.results.rows);
+        self.progress.finish(&words);
+        self.at += 1;
+    }
+
+    fn skip(&mut self, reason: &str) {
+        self.row().reason = Some(reason.to_owned());
+        self.progress.skip();
+        self.at += 1;
+    }
 }
 
 struct Sweep<B: Target> {
@@ -183,42 +238,21 @@ impl<B: Target> Sweep<B> {
         }
     }
 
-    fn group(&self, group: &Group, progress: &ProgressBar) -> Vec<Row> {
-        let limits = B::limits(&self.device);
-        let mut rows: Vec<Row> = group
-            .measurements
-            .iter()
-            .map(|measurement| blank_row(group, measurement, limits.as_ref()))
-            .collect();
-        if let Some(reason) = self.stopped() {
-            rows.iter_mut().for_each(|row| row.reason = Some(reason.to_owned()));
-            progress.inc(rows.len() as u64);
-            return rows;
-        }
-        let bytes = group.shape.elements() * group.dtype.size();
-        progress.set_message(format!("{} {} {}: copy", group.shape, group.dtype, group.layout));
-        let copy = attempt(|| B::copy(&self.device, bytes)).ok().map(|measured| measured.timing);
-        let input = attempt(|| {
-            B::seed(&self.device, 7);
-            Ok(Input::random(group.shape, group.dtype, group.layout, &self.device))
-        });
+    fn group(&self, group: &Group, record: &mut Record<'_>) -> anyhow::Result<()> {
         let with_gradients = group.measurements.iter().any(|measurement| measurement.pass != Pass::Forward);
+        let mut shared: Option<Shared<B>> = None;
         let mut case: Option<Subject<B>> = None;
-        for (row, measurement) in rows.iter_mut().zip(&group.measurements) {
-            row.copy = copy;
-            let Measurement { route, pass, .. } = measurement;
-            progress.set_message(format!(
-                "{} L{} {} {} {route} {pass}",
-                group.shape, measurement.case.levels, group.dtype, group.layout
-            ));
-            let outcome = match (self.stopped(), &input) {
-                (Some(reason), _) => {
-                    row.reason = Some(reason.to_owned());
-                    progress.inc(1);
-                    continue;
-                }
-                (None, Err(error)) => Err(anyhow::anyhow!("no input: {error:#}")),
-                (None, Ok(input)) => attempt(|| {
+        for measurement in &group.measurements {
+            if let Some(reason) = self.stopped() {
+                record.skip(reason);
+                continue;
+            }
+            record.begin()?;
+            let shared = shared.get_or_insert_with(|| Shared::new(group, &self.device));
+            record.row().copy = shared.copy;
+            let outcome = match &shared.input {
+                Err(error) => Err(anyhow::anyhow!("no input: {error:#}")),
+                Ok(input) => attempt(|| {
                     if case.as_ref().is_none_or(|subject| !subject.expected.is_of(&measurement.case)) {
                         // The old case's tensors go before the new one's come.
                         drop(case.take());
@@ -231,33 +265,29 @@ impl<B: Target> Sweep<B> {
                         ));
                     }
                     let subject = case.as_ref().expect("just made");
-                    self.row(row, measurement, input, subject)
+                    self.row(record.row(), measurement, input, subject)
                 }),
             };
-            if let Err(error) = outcome {
-                let interrupted = INTERRUPTED.load(Ordering::Relaxed);
-                row.status = if interrupted { Status::Skipped } else { Status::Failed };
-                row.reason = Some(one_line(&format!("{error:#}")));
+            match outcome {
+                Ok((status, reason)) => record.finish(status, reason),
+                Err(_) if INTERRUPTED.load(Ordering::Relaxed) => record.skip("interrupted"),
+                Err(error) => record.finish(Status::Failed, Some(one_line(&format!("{error:#}")))),
             }
-            row.derive();
-            progress.inc(1);
         }
-        rows
+        Ok(())
     }
 
-    /// Measures one row.
+    /// Measures one row and says how it ended.
     fn row(
         &self,
         row: &mut Row,
         measurement: &Measurement,
         input: &Input<B>,
         subject: &Subject<B>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<(Status, Option<String>)> {
         let mut call = Call::new(measurement.route, measurement.pass, input, &subject.parameters);
         if let Some(reason) = call.refusal() {
-            row.status = Status::Refused;
-            row.reason = Some(reason);
-            return Ok(());
+            return Ok((Status::Refused, Some(reason)));
         }
         let measured = measure(&mut call, &self.schedule)?;
         row.first_call_ms = Some(measured.first_call_ms);
@@ -269,14 +299,11 @@ impl<B: Target> Sweep<B> {
         let results = cost::result_bytes(&measurement.case, row.key.dtype, measurement.pass);
         row.peak_memory_bytes = peak_memory::<B>(&mut call, &self.device)?.map(|peak| peak.max(results));
         row.errors = subject.expected.errors(&call.outcome()?);
-        if within(&row.errors, Tolerance::of(row.key.dtype)) {
-            row.status = Status::Measured;
-            row.reason = None;
+        Ok(if within(&row.errors, Tolerance::of(row.key.dtype)) {
+            (Status::Measured, None)
         } else {
-            row.status = Status::Wrong;
-            row.reason = Some("further from the oracle than the tolerance".to_owned());
-        }
-        Ok(())
+            (Status::Wrong, Some("further from the oracle than the tolerance".to_owned()))
+        })
     }
 }
 
@@ -297,6 +324,24 @@ pub(crate) fn peak_memory<B: Target>(work: &mut dyn Work, device: &B::Device) ->
     }
 }
 
+/// What all rows of a group share; its tensors are made when the first row is measured.
+struct Shared<B: Target> {
+    copy: Option<Timing>,
+    input: anyhow::Result<Input<B>>,
+}
+
+impl<B: Target> Shared<B> {
+    fn new(group: &Group, device: &B::Device) -> Self {
+        let bytes = group.shape.elements() * group.dtype.size();
+        let copy = attempt(|| B::copy(device, bytes)).ok().map(|measured| measured.timing);
+        let input = attempt(|| {
+            B::seed(device, 7);
+            Ok(Input::random(group.shape, group.dtype, group.layout, device))
+        });
+        Self { copy, input }
+    }
+}
+
 /// The parameters of a case and what the oracle makes of them.
 struct Subject<B: Target> {
     parameters: Parameters<B>,
@@ -311,7 +356,7 @@ impl<B: Target> Subject<B> {
     }
 }
 
-/// A row before it is measured: skipped.
+/// A row before it is measured.
 fn blank_row(group: &Group, measurement: &Measurement, limits: Option<&wtconv_kernels::DeviceLimits>) -> Row {
     let Measurement { case, route, pass } = *measurement;
     let tensor = (group.shape.elements() * group.dtype.size()) as f64;
@@ -333,7 +378,7 @@ fn blank_row(group: &Group, measurement: &Measurement, limits: Option<&wtconv_ke
             route: route.to_string(),
         },
         status: Status::Skipped,
-        reason: None,
+        reason: Some("the process ended before this row".to_owned()),
         first_call_ms: None,
         timing: None,
         again: None,

@@ -3,6 +3,11 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+#[cfg(unix)]
+use std::{
+    process::{Child, Stdio},
+    time::Duration,
+};
 
 use serde_json::Value;
 
@@ -119,6 +124,8 @@ fn what_the_time_budget_does_not_reach_is_a_row_too() {
     let directory = tempfile::tempdir().unwrap();
     let output = sweep(directory.path(), &["--time-budget", "0s", "--route", "tensor-ops"]);
     assert!(output.status.success());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("the time budget was spent: 3 of 3 rows are missing"), "{text}");
     let rows = rows(directory.path());
     assert_eq!(rows.len(), 3);
     for row in rows {
@@ -127,6 +134,75 @@ fn what_the_time_budget_does_not_reach_is_a_row_too() {
             (&"skipped".into(), &"the time budget was spent".into())
         );
     }
+}
+
+/// Starts a sweep that takes a while, and calls `end` on it once a row has been measured and another has begun.
+#[cfg(unix)]
+fn ended_midway(out: &Path, end: impl FnOnce(&mut Child)) -> (Output, Vec<Value>) {
+    let options =
+        ["sweep", "--backend", "flex", "--shape", "1x2x5x4", "--levels", "2", "--route", "tensor-ops"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_benches"))
+        .args(options)
+        .arg("--out")
+        .arg(out)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let measured = || {
+        let text = std::fs::read_to_string(out.join("results.json")).unwrap_or_default();
+        text.contains("\"status\": \"measured\"")
+    };
+    while !measured() {
+        assert!(child.try_wait().unwrap().is_none(), "ended before a row was on disk");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    end(&mut child);
+    (child.wait_with_output().unwrap(), rows(out))
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_sweep_says_so_and_keeps_its_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    let (output, rows) = ended_midway(directory.path(), |child| {
+        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    });
+    assert_eq!(output.status.code(), Some(130));
+    let skipped = rows.iter().filter(|row| row["status"] == "skipped").count();
+    assert!(rows.len() == 3 && (1..3).contains(&skipped), "{rows:?}");
+    assert!(rows.iter().all(|row| row["status"] != "skipped" || row["reason"] == "interrupted"), "{rows:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains(&format!("interrupted: {skipped} of 3 rows are missing")), "{text}");
+    assert!(directory.path().join("report.md").exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_sweep_that_is_killed_leaves_every_row_with_what_became_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (output, rows) = ended_midway(directory.path(), |child| child.kill().unwrap());
+    assert!(!output.status.success());
+    let ends: Vec<_> = rows.iter().map(|row| row["reason"].as_str().unwrap_or("measured")).collect();
+    let (reached, rest) = ends.split_at(ends.iter().take_while(|end| **end == "measured").count());
+    assert!(ends.len() == 3 && !reached.is_empty(), "{ends:?}");
+    assert_eq!(rest[0], "the process ended while this row was measured");
+    assert!(rest[1..].iter().all(|end| *end == "the process ended before this row"), "{ends:?}");
+}
+
+#[test]
+fn without_a_terminal_every_row_is_a_plain_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let output =
+        sweep(directory.path(), &["--pass", "forward", "--row-time", "0s", "--route", "tensor-ops,fused"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].starts_with("1/2 rows, ") && lines[0].ends_with(" ms"), "{text}");
+    assert!(lines[1].starts_with("2/2 rows, ") && lines[1].contains("about 0 seconds left"), "{text}");
+    assert!(lines[1].contains("1x2x5x4 L2 K5 f32 nchw forward fused: refused: "), "{text}");
+    assert!(!text.contains(|letter: char| letter.is_control() && letter != '\n'), "{text:?}");
 }
 
 #[cfg(not(feature = "cuda"))]

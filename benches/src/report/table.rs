@@ -1,6 +1,7 @@
 //! Tables with aligned columns, in text and in Markdown.
 
 use crate::results::{ModelRow, Results, Row, Status};
+use crate::statistics::Timing;
 
 /// A table; the first row of cells is its head.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -94,6 +95,14 @@ pub(crate) fn mebibytes(bytes: Option<u64>) -> String {
     number(bytes.map(|bytes| bytes as f64 / f64::from(1 << 20)))
 }
 
+/// How a row ended, in one line.
+pub(crate) fn ending(status: Status, timing: Option<Timing>, reason: Option<&str>) -> String {
+    match status {
+        Status::Measured => format!("{} ms", number(timing.map(|timing| timing.median_ms))),
+        _ => outcome(status, reason),
+    }
+}
+
 /// `measured` is the rule, and is told by its numbers; everything else is said.
 fn outcome(status: Status, reason: Option<&str>) -> String {
     let status = match status {
@@ -147,7 +156,7 @@ pub(crate) fn rows(results: &Results) -> Table {
 
 fn row_cells(row: &Row) -> Vec<String> {
     let key = &row.key;
-    let timing = |part: fn(&crate::statistics::Timing) -> f64| number(row.timing.as_ref().map(part));
+    let timing = |part: fn(&Timing) -> f64| number(row.timing.as_ref().map(part));
     let megabytes = |bytes: Option<f64>| number(bytes.map(|bytes| bytes * 1e-6));
     vec![
         key.shape.to_string(),
@@ -206,7 +215,7 @@ pub(crate) fn models(results: &Results) -> Table {
 }
 
 fn model_cells(row: &ModelRow) -> Vec<String> {
-    let timing = |part: fn(&crate::statistics::Timing) -> f64| number(row.timing.as_ref().map(part));
+    let timing = |part: fn(&Timing) -> f64| number(row.timing.as_ref().map(part));
     vec![
         row.model.clone(),
         row.dtype.to_string(),
