@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{compare, depthwise, model, peers, readme, sweep, traffic};
+use crate::{compare, depthwise, model, peers, readme, report, sweep, traffic};
 
 /// Measurements of wavelet convolutions against what they replace.
 #[derive(Clone, Debug, Parser)]
@@ -29,6 +29,8 @@ pub enum Command {
     Compare(compare::Options),
     /// Put several runs side by side, such as this project's and PyTorch's
     Peers(peers::Options),
+    /// Draw the pictures and report.md of recorded runs again
+    Report(report::Options),
     /// Print the model of the memory traffic; needs no device
     Traffic(traffic::Options),
     /// Write the marked sections of the README from recorded runs

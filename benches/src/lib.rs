@@ -9,7 +9,7 @@
 //! | `sweep`, `model`, `depthwise` | commands that need a device |
 //! | `progress` | how far they are |
 //! | `results`, `report` | what they leave behind |
-//! | `compare`, `peers`, `readme`, `traffic` | commands that need none |
+//! | `compare`, `peers`, `readme`, `report`, `traffic` | commands that need none |
 //!
 //! The library is generic over the backend, so that only the binary instantiates any.
 
@@ -71,6 +71,7 @@ pub fn run_without_device(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Compare(options) => compare::run(options),
         Command::Peers(options) => peers::run(options),
         Command::Readme(options) => readme::run(options),
+        Command::Report(options) => report::run(options),
         Command::Traffic(options) => traffic::run(options),
         Command::Sweep(_) | Command::Model(_) | Command::Depthwise(_) => {
             anyhow::bail!("the command needs a backend")

@@ -4,12 +4,31 @@ pub(crate) mod markdown;
 pub(crate) mod plots;
 pub(crate) mod table;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use clap::Args;
 
 use crate::output::say;
-use crate::results::Results;
+use crate::results::{FILE, Results};
+
+/// Options of `report`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Directories of runs, with their results.json
+    #[arg(required = true, value_name = "DIR")]
+    runs: Vec<PathBuf>,
+}
+
+/// Draws recorded runs again; their results.json stay as they are.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    for directory in &options.runs {
+        ensure!(directory.is_dir(), "expected the directory of a {FILE}, got {}", directory.display());
+        draw(&Results::read(directory)?, directory)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
 
 /// Prints the table and writes all files into `directory`.
 ///
@@ -27,6 +46,11 @@ pub(crate) fn write(results: &Results, directory: &Path) -> anyhow::Result<()> {
     if !results.models.is_empty() {
         say!("{}", table::models(results).without(&[]).to_text().trim_end());
     }
+    draw(results, directory)
+}
+
+/// Writes what is drawn of `results` into `directory`: the pictures and `report.md`.
+fn draw(results: &Results, directory: &Path) -> anyhow::Result<()> {
     let plots = plots::of_results(results)?;
     plots::remove_stale(directory)?;
     for (name, svg) in &plots {

@@ -229,8 +229,6 @@ pub(crate) fn bars(
 ) -> anyhow::Result<Option<String>> {
     const BAR: i32 = 12;
     const GAP: i32 = 10;
-    const LEGEND: (i32, i32) = (20, 46);
-    const LINE: i32 = 18;
     const VALUE: i32 = 60;
     let values = || series.iter().flat_map(|series| series.values.iter().flatten().copied());
     let positive = || values().filter(|value| *value > 0.0 && value.is_finite());
@@ -241,28 +239,15 @@ pub(crate) fn bars(
     let width = f64::from(right - left) / (to - from).max(f64::MIN_POSITIVE);
     let at = |value: f64| left + ((axis.position(value) - from) * width) as i32;
 
-    let mut places = Vec::with_capacity(series.len());
-    let (mut x, mut y) = LEGEND;
-    for series in series {
-        let width = 30 + 8 * series.name.chars().count() as i32;
-        if x > LEGEND.0 && x + width > WIDTH as i32 {
-            (x, y) = (LEGEND.0, y + LINE);
-        }
-        places.push((x, y));
-        x += width;
-    }
-    let top = y + LINE + 8;
+    let head = Head::new(title, series.iter().map(|series| series.name.as_str()));
+    let top = head.bottom;
     let group = BAR * series.len() as i32 + GAP;
     let height = top + group * labels.len() as i32 + 40;
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, height as u32)).into_drawing_area();
         area.fill(&WHITE).map_err(draw_error)?;
-        text(&area, title, (20, 12), 18)?;
-        for (index, (series, &(x, y))) in series.iter().zip(&places).enumerate() {
-            swatch(&area, (x, y), COLOURS[index % COLOURS.len()])?;
-            text(&area, &series.name, (x + 16, y), 12)?;
-        }
+        head.draw(&area)?;
         let bottom = height - 30;
         for mark in axis.marks([from, to]) {
             let x = at(mark);
@@ -288,12 +273,48 @@ pub(crate) fn bars(
     Ok(Some(svg))
 }
 
-fn text(area: &Area<'_>, words: &str, at: (i32, i32), size: i32) -> anyhow::Result<()> {
-    area.draw(&Text::new(words.to_owned(), at, ("sans-serif", size).into_font())).map_err(draw_error)
+/// What stands above a picture, where it hides no point: the title, and the name and colour of each series.
+struct Head<'a> {
+    title: &'a str,
+    /// With the upper left corner of each.
+    names: Vec<(&'a str, (i32, i32))>,
+    /// Where the picture may begin.
+    bottom: i32,
 }
 
-fn swatch(area: &Area<'_>, (x, y): (i32, i32), colour: RGBColor) -> anyhow::Result<()> {
-    area.draw(&Rectangle::new([(x, y), (x + 11, y + 11)], colour.filled())).map_err(draw_error)
+impl<'a> Head<'a> {
+    const LEGEND: (i32, i32) = (20, 46);
+    const LINE: i32 = 18;
+
+    fn new(title: &'a str, names: impl Iterator<Item = &'a str>) -> Self {
+        let (mut x, mut y) = Self::LEGEND;
+        let place = |name: &'a str| {
+            let width = 30 + 8 * name.chars().count() as i32;
+            if x > Self::LEGEND.0 && x + width > WIDTH as i32 {
+                (x, y) = (Self::LEGEND.0, y + Self::LINE);
+            }
+            let at = (x, y);
+            x += width;
+            (name, at)
+        };
+        let names = names.map(place).collect();
+        Self { title, names, bottom: y + Self::LINE + 8 }
+    }
+
+    fn draw(&self, area: &Area<'_>) -> anyhow::Result<()> {
+        text(area, self.title, (20, 12), 18)?;
+        for (index, &(name, (x, y))) in self.names.iter().enumerate() {
+            let corners = [(x, y), (x + 11, y + 11)];
+            let swatch = Rectangle::new(corners, COLOURS[index % COLOURS.len()].filled());
+            area.draw(&swatch).map_err(draw_error)?;
+            text(area, name, (x + 16, y), 12)?;
+        }
+        Ok(())
+    }
+}
+
+fn text(area: &Area<'_>, words: &str, at: (i32, i32), size: i32) -> anyhow::Result<()> {
+    area.draw(&Text::new(words.to_owned(), at, ("sans-serif", size).into_font())).map_err(draw_error)
 }
 
 /// Time against the time that the floor's bytes take at the speed of the copy.
@@ -359,6 +380,8 @@ fn curves(
     series: &[(String, Vec<(f64, f64)>)],
     style: Style,
 ) -> anyhow::Result<Option<String>> {
+    /// Height of the axes with their labels.
+    const PLOT: u32 = 500;
     let points = || series.iter().flat_map(|(_, points)| points.iter().copied());
     if points().next().is_none() {
         return Ok(None);
@@ -372,12 +395,15 @@ fn curves(
         y_range.start = y_range.start.min(x_range.start);
     }
     let diagonal = [x_range.start, x_range.end.min(y_range.end)];
+    let head = Head::new(title, series.iter().map(|(name, _)| name.as_str()));
     let mut svg = String::new();
     {
-        let area = SVGBackend::with_string(&mut svg, (WIDTH, 560)).into_drawing_area();
+        let height = head.bottom as u32 + PLOT;
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         area.fill(&WHITE).map_err(draw_error)?;
-        let mut chart = ChartBuilder::on(&area)
-            .caption(title, ("sans-serif", 18))
+        head.draw(&area)?;
+        let (_, plot) = area.split_vertically(head.bottom);
+        let mut chart = ChartBuilder::on(&plot)
             .margin(14)
             .x_label_area_size(42)
             .y_label_area_size(70)
@@ -396,24 +422,14 @@ fn curves(
             let line = LineSeries::new(diagonal.map(|value| (value, value)), BLACK.mix(0.5));
             chart.draw_series(line).map_err(draw_error)?;
         }
-        for (index, (name, points)) in series.iter().enumerate() {
+        for (index, (_, points)) in series.iter().enumerate() {
             let colour = COLOURS[index % COLOURS.len()];
             if style.joined {
                 chart.draw_series(LineSeries::new(points.iter().copied(), colour)).map_err(draw_error)?;
             }
-            chart
-                .draw_series(points.iter().map(|&point| Circle::new(point, 3, colour.filled())))
-                .map_err(draw_error)?
-                .label(name)
-                .legend(move |(x, y)| Circle::new((x + 10, y), 4, colour.filled()));
+            let circles = points.iter().map(|&point| Circle::new(point, 3, colour.filled()));
+            chart.draw_series(circles).map_err(draw_error)?;
         }
-        chart
-            .configure_series_labels()
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK.mix(0.3))
-            .position(SeriesLabelPosition::UpperLeft)
-            .draw()
-            .map_err(draw_error)?;
         area.present().map_err(draw_error)?;
     }
     Ok(Some(svg))
@@ -455,6 +471,23 @@ mod tests {
             assert!(png(svg).unwrap().starts_with(b"\x89PNG"), "{name}");
         }
         assert!(plots[0].1.contains("2x8x16x16 L2"));
+    }
+
+    #[test]
+    fn no_point_is_where_the_legend_is() {
+        let rows = ["fused", "tensor-ops", "conv2d-7x7"].map(|route| row(route, 2, Pass::Forward, 2.0));
+        for (name, svg) in of_results(&results(rows.to_vec())).unwrap() {
+            let attribute = |element: &str, attribute: &str| -> i32 {
+                let value =
+                    element.split(&format!(" {attribute}=\"")).nth(1).and_then(|rest| rest.split('"').next());
+                value.unwrap_or_else(|| panic!("no {attribute} in {element}")).parse().unwrap()
+            };
+            let legend = svg.split("<rect ").filter(|element| element.contains("width=\"11\" height=\"11\""));
+            let bottom = legend.map(|element| attribute(&format!(" {element}"), "y") + 11).max().unwrap();
+            for circle in svg.split("<circle").skip(1) {
+                assert!(attribute(circle, "cy") - 3 > bottom, "{name}: {circle} above {bottom}");
+            }
+        }
     }
 
     #[test]
