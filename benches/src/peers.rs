@@ -15,7 +15,7 @@ use crate::results::{Results, Row, RowKey, Status};
 /// Options of `peers`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// results.json of each run, or its directory; NAME=PATH names it
+    /// results.json of each run, or its directory; NAME=PATH names it. Runs of one name are told apart by commit or number
     #[arg(required = true, value_name = "[NAME=]PATH")]
     results: Vec<String>,
     /// Where peers.md and the plots go
@@ -40,6 +40,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             Ok((name.unwrap_or_else(|| results.label.clone()), results))
         })
         .collect::<anyhow::Result<_>>()?;
+    let runs = told_apart(runs);
     let merged = merge(&runs);
     if merged.lines.is_empty() {
         bail!("no run has a measured row of a wavelet convolution");
@@ -68,6 +69,26 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     say!("written: {}", options.out.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Gives runs of one name a name each: with the commit behind it, and with a number where that does not tell them apart.
+fn told_apart(mut runs: Runs) -> Runs {
+    let repeated = |runs: &Runs| -> Vec<bool> {
+        let count = |name: &str| runs.iter().filter(|(other, _)| other == name).count();
+        runs.iter().map(|(name, _)| count(name) > 1).collect()
+    };
+    let by_commit = repeated(&runs);
+    for ((name, results), repeated) in runs.iter_mut().zip(by_commit) {
+        if let (true, Some(commit)) = (repeated, &results.commit) {
+            *name += &format!(" at {commit}");
+        }
+    }
+    for (number, repeated) in repeated(&runs).into_iter().enumerate() {
+        if repeated {
+            runs[number].0 += &format!(" (run {})", number + 1);
+        }
+    }
+    runs
 }
 
 /// The problems that every run has measured, one line each.
@@ -132,7 +153,8 @@ fn merge(runs: &[(String, Results)]) -> Merged {
 impl Merged {
     fn table(&self) -> Table {
         let problem = ["shape", "L", "K", "dtype", "layout", "pass"].map(str::to_owned);
-        let mut table = Table::new(problem.into_iter().chain(self.columns.iter().cloned()));
+        let columns = self.columns.iter().map(|name| format!("{name}, ms"));
+        let mut table = Table::new(problem.into_iter().chain(columns));
         for (key, medians) in &self.lines {
             let mut cells = vec![
                 key.shape.to_string(),
@@ -172,9 +194,9 @@ impl Merged {
                     values: lines.iter().map(|(_, medians)| medians[column].map(|ms| ms * 1e3)).collect(),
                 })
                 .collect();
-            let title = format!("Microseconds of a call, {pass}");
+            let title = format!("Time of a call, {pass}");
             plots.extend(
-                bars(&title, "us", Axis::Decades, &labels, &series)?
+                bars(&title, "microseconds", Axis::Decades, &labels, &series)?
                     .map(|svg| (format!("peers-{pass}"), svg)),
             );
         }
@@ -204,10 +226,25 @@ mod tests {
             [(2, vec![Some(1.0), Some(7.0), None]), (3, vec![Some(2.0), Some(7.0), Some(9.0)])]
         );
         assert_eq!(merged.plots().unwrap().len(), 1);
-        assert!(merged.table().to_text().contains("PyTorch: cudnn-7x7"));
+        assert!(merged.table().to_text().contains("PyTorch: cudnn-7x7, ms"));
         assert_eq!(shared(&runs).len(), 2);
         let alone = results(vec![row("fused", 5, Pass::Train, 1.0)]);
         let runs = [runs[0].clone(), ("alone".to_owned(), alone)];
         assert_eq!(shared(&runs).len(), 0, "no problem is in both");
+    }
+
+    #[test]
+    fn runs_of_one_name_are_told_apart() {
+        let run = |name: &str, commit: Option<&str>| {
+            let run = Results { commit: commit.map(str::to_owned), ..results(Vec::new()) };
+            (name.to_owned(), run)
+        };
+        let names = |runs: Runs| told_apart(runs).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(names(vec![run("a", Some("1")), run("b", Some("1"))]), ["a", "b"]);
+        assert_eq!(names(vec![run("a", Some("1")), run("a", Some("2"))]), ["a at 1", "a at 2"]);
+        let alike = vec![run("a", None), run("b", None), run("a", None)];
+        assert_eq!(names(alike), ["a (run 1)", "b", "a (run 3)"]);
+        let alike = vec![run("a", Some("1")), run("a", Some("1"))];
+        assert_eq!(names(alike), ["a at 1 (run 1)", "a at 1 (run 2)"]);
     }
 }

@@ -143,7 +143,7 @@ fn speed_ups(rows: &[&Row], pass: Pass) -> anyhow::Result<Option<String>> {
         all.insert(0, series("over tensor ops", |row| row.over_tensor_ops));
     }
     let labels: Vec<String> = layer.iter().map(|row| label(row, rows)).collect();
-    bars(&format!("Times as fast: {route}, {pass}"), "x", Axis::Ratios, &labels, &all)
+    bars(&format!("Times as fast: {route}, {pass}"), "times as fast", Axis::Ratios, &labels, &all)
 }
 
 fn memory(rows: &[&Row], pass: Pass) -> anyhow::Result<Option<String>> {
@@ -214,12 +214,27 @@ impl Axis {
                 let step = if to / step < 3.0 { step / 2.0 } else { step };
                 (0..=(to / step).floor() as i32).map(|mark| f64::from(mark) * step).collect()
             }
-            _ => (from as i32..=to.floor() as i32).map(|decade| 10f64.powi(decade)).collect(),
+            _ => {
+                // Less than two decades have two marks at most: there is room for more.
+                let steps: &[f64] = if to - from < 2.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+                (from as i32..=to.floor() as i32)
+                    .flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)))
+                    .filter(|mark| mark.log10() <= to)
+                    .collect()
+            }
+        }
+    }
+
+    /// The words at the axis of what is measured in `unit`.
+    fn words(self, unit: &str) -> String {
+        match self {
+            Self::Linear => unit.to_owned(),
+            Self::Decades | Self::Ratios => format!("{unit}, logarithmic"),
         }
     }
 }
 
-/// Horizontal bars in groups; `None` without any value.
+/// Horizontal bars in groups, `unit` at their axis; `None` without any value.
 pub(crate) fn bars(
     title: &str,
     unit: &str,
@@ -242,18 +257,19 @@ pub(crate) fn bars(
     let head = Head::new(title, series.iter().map(|series| series.name.as_str()));
     let top = head.bottom;
     let group = BAR * series.len() as i32 + GAP;
-    let height = top + group * labels.len() as i32 + 40;
+    let bottom = top + group * labels.len() as i32 + 10;
+    let height = bottom + 46;
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, height as u32)).into_drawing_area();
         area.fill(&WHITE).map_err(draw_error)?;
         head.draw(&area)?;
-        let bottom = height - 30;
+        text(&area, &axis.words(unit), (left, bottom + 24), 12)?;
         for mark in axis.marks([from, to]) {
             let x = at(mark);
             let line = PathElement::new(vec![(x, top - 4), (x, bottom)], BLACK.mix(0.2));
             area.draw(&line).map_err(draw_error)?;
-            text(&area, &format!("{} {unit}", number(Some(mark))), (x - 8, bottom + 6), 12)?;
+            text(&area, &number(Some(mark)), (x - 8, bottom + 6), 12)?;
         }
         let zero = if axis == Axis::Ratios { at(1.0) } else { left };
         for (row, label) in labels.iter().enumerate() {
@@ -468,6 +484,9 @@ mod tests {
         assert_eq!(names, SUBJECTS.map(|subject| format!("{subject}-train")));
         for (name, svg) in &plots {
             assert!(svg.contains("</svg>") && svg.contains("<text"), "{name}");
+            let words = ["times as fast, logarithmic", "MiB", "ns a pixel", "ms"];
+            let subject = SUBJECTS.iter().position(|subject| name.starts_with(subject)).unwrap();
+            assert!(svg.lines().any(|line| line.trim() == words[subject]), "{name}: {svg}");
             assert!(png(svg).unwrap().starts_with(b"\x89PNG"), "{name}");
         }
         assert!(plots[0].1.contains("2x8x16x16 L2"));
@@ -496,6 +515,7 @@ mod tests {
         assert_eq!(Axis::Linear.marks([0.0, 250.0]), [0.0, 50.0, 100.0, 150.0, 200.0, 250.0]);
         assert_eq!(Axis::Decades.range(30.0, 1000.0), [1.0, 3.0]);
         assert_eq!(Axis::Decades.marks([1.0, 3.0]), [10.0, 100.0, 1000.0]);
+        assert_eq!(Axis::Decades.marks([0.0, 0.8]), [1.0, 2.0, 5.0]);
         assert_eq!(Axis::Ratios.range(0.5, 10.0), [-1.0, 1.0]);
         assert_eq!(Axis::Ratios.range(2.0, 10.0), [0.0, 1.0]);
     }
