@@ -25,7 +25,7 @@ pub enum Command {
     Model(OnBackend<model::Options>),
     /// Training step of a depthwise convolution: Burn's own conv2d, the reference operator, the layer
     Depthwise(OnBackend<depthwise::Options>),
-    /// Show what became slower or bigger between two runs
+    /// Show what rows and models became slower or bigger between two runs
     Compare(compare::Options),
     /// Put several runs side by side, such as this project's and PyTorch's
     Peers(peers::Options),

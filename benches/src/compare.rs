@@ -7,8 +7,9 @@ use anyhow::{Context, ensure};
 use clap::Args;
 
 use crate::output::say;
-use crate::report::table::{Table, mebibytes, number};
-use crate::results::{Results, Row, Status};
+use crate::report::table::{Table, ending, mebibytes, number};
+use crate::results::{ModelRow, Results, Row, RowKey, Status};
+use crate::statistics::Timing;
 
 /// Options of `compare`.
 #[derive(Args, Clone, Debug)]
@@ -36,39 +37,75 @@ fn share(text: &str) -> anyhow::Result<f64> {
     Ok(share)
 }
 
-/// Prints what changed; exit status 1 if something became worse. Fails if the runs have no row in common.
+/// Prints what changed; exit status 1 if something became worse. Fails if the runs have no row and no model in common.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let (old, new) = (Results::read(&options.old)?, Results::read(&options.new)?);
-    if old.machine != new.machine {
-        say!("the machines differ: {:?} and {:?}", old.machine, new.machine);
+    let differences = old.machine.differences(&new.machine);
+    if !differences.is_empty() {
+        say!("the machines differ: {}", differences.join("; "));
     }
-    let comparison = compare(&old.rows, &new.rows, options.threshold);
+    let [old_rows, new_rows] = [&old, &new].map(|run| run.rows.iter().map(Entry::of_row).collect::<Vec<_>>());
+    let [old_models, new_models] =
+        [&old, &new].map(|run| run.models.iter().map(Entry::of_model).collect::<Vec<_>>());
+    let rows = compare(&old_rows, &new_rows, options.threshold);
+    let models = compare(&old_models, &new_models, options.threshold);
     ensure!(
-        comparison.both > 0,
-        "nothing to compare: no row of the {} of the old run and the {} of the new one was measured in both (models are \
-         not compared)",
-        old.rows.len(),
-        new.rows.len()
+        rows.both + models.both > 0,
+        "nothing to compare: no row of the {} of the old run and the {} of the new one was measured in both, and no model \
+         of {} and {}",
+        old_rows.len(),
+        new_rows.len(),
+        old_models.len(),
+        new_models.len()
     );
-    let mut table =
-        Table::new(["", "shape", "L", "K", "dtype", "layout", "pass", "route", "old", "new", "new/old"]);
-    for change in comparison.changes.iter() {
-        table.push(change.cells());
-    }
-    if table.len() > 0 {
-        say!("{}", table.to_text().trim_end());
-    }
-    let worse = comparison.changes.iter().filter(|change| change.kind.is_worse()).count();
-    say!(
-        "{} rows in both runs, {worse} worse, {} faster or smaller, beyond {}% and the spread of both; {} only in the \
-         old run, {} only in the new one",
-        comparison.both,
-        comparison.changes.len() - worse,
-        number(Some(options.threshold * 100.0)),
-        comparison.only_old,
-        comparison.only_new
-    );
+    rows.say("rows", &["shape", "L", "K", "dtype", "layout", "pass", "route"], options.threshold);
+    models.say("models", &["model", "dtype", "mode", "batch", "size"], options.threshold);
+    let worse = rows.worse() + models.worse();
     Ok(if worse == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is compared of a row or of a model.
+#[derive(Clone, Debug)]
+struct Entry<'a> {
+    /// What identifies it, in the cells of a table.
+    key: Vec<String>,
+    status: Status,
+    reason: Option<&'a str>,
+    timing: Option<Timing>,
+    peak_memory_bytes: Option<u64>,
+}
+
+impl<'a> Entry<'a> {
+    fn of_row(row: &'a Row) -> Self {
+        let RowKey { shape, levels, kernel_size, dtype, layout, pass, route } = &row.key;
+        let key = [
+            shape.to_string(),
+            levels.to_string(),
+            kernel_size.to_string(),
+            dtype.to_string(),
+            layout.to_string(),
+            pass.to_string(),
+            route.clone(),
+        ];
+        Self {
+            key: key.to_vec(),
+            status: row.status,
+            reason: row.reason.as_deref(),
+            timing: row.timing,
+            peak_memory_bytes: row.peak_memory_bytes,
+        }
+    }
+
+    fn of_model(row: &'a ModelRow) -> Self {
+        let ModelRow { model, dtype, mode, batch, size, .. } = row;
+        Self {
+            key: vec![model.clone(), dtype.to_string(), mode.clone(), batch.to_string(), size.to_string()],
+            status: row.status,
+            reason: row.reason.as_deref(),
+            timing: row.timing,
+            peak_memory_bytes: row.peak_memory_bytes,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,16 +137,15 @@ impl Kind {
 #[derive(Clone, Debug)]
 struct Change<'a> {
     kind: Kind,
-    old: &'a Row,
-    new: &'a Row,
+    old: &'a Entry<'a>,
+    new: &'a Entry<'a>,
 }
 
 impl Change<'_> {
     fn cells(&self) -> Vec<String> {
         let Self { kind, old, new } = self;
-        let key = &old.key;
-        let median = |row: &Row| row.timing.map(|timing| timing.median_ms);
-        let bytes = |row: &Row| row.peak_memory_bytes.map(|bytes| bytes as f64);
+        let median = |entry: &Entry| entry.timing.map(|timing| timing.median_ms);
+        let bytes = |entry: &Entry| entry.peak_memory_bytes.map(|bytes| bytes as f64);
         let ratio = |old: Option<f64>, new: Option<f64>| number(new.zip(old).map(|(new, old)| new / old));
         let [before, now, ratio] = match kind {
             Kind::Slower | Kind::Faster => {
@@ -123,14 +159,12 @@ impl Change<'_> {
             ],
             Kind::Broken => [
                 format!("{} ms", number(median(old))),
-                new.reason.clone().unwrap_or_else(|| format!("{:?}", new.status)),
+                ending(new.status, new.timing, new.reason),
                 "-".to_owned(),
             ],
         };
-        let levels = [key.levels.to_string(), key.kernel_size.to_string()];
-        let words = [key.dtype.to_string(), key.layout.to_string(), key.pass.to_string(), key.route.clone()];
-        let head = [kind.word().to_owned(), key.shape.to_string()];
-        head.into_iter().chain(levels).chain(words).chain([before, now, ratio]).collect()
+        let key = old.key.iter().cloned();
+        std::iter::once(kind.word().to_owned()).chain(key).chain([before, now, ratio]).collect()
     }
 }
 
@@ -142,10 +176,39 @@ struct Comparison<'a> {
     only_new: usize,
 }
 
-fn compare<'a>(old: &'a [Row], new: &'a [Row], threshold: f64) -> Comparison<'a> {
+impl Comparison<'_> {
+    fn worse(&self) -> usize {
+        self.changes.iter().filter(|change| change.kind.is_worse()).count()
+    }
+
+    /// Prints the changes of `what`, whose keys have these columns; nothing if neither run has any.
+    fn say(&self, what: &str, key: &[&str], threshold: f64) {
+        let Self { changes, both, only_old, only_new } = self;
+        if both + only_old + only_new == 0 {
+            return;
+        }
+        let mut table = Table::new([&[""], key, &["old", "new", "new/old"]].concat());
+        for change in changes {
+            table.push(change.cells());
+        }
+        if table.len() > 0 {
+            say!("{}", table.to_text().trim_end());
+        }
+        say!(
+            "{both} {what} in both runs, {} worse, {} faster or smaller, beyond {}% and the spread of both; {only_old} only \
+             in the old run, {only_new} only in the new one",
+            self.worse(),
+            changes.len() - self.worse(),
+            number(Some(threshold * 100.0)),
+        );
+    }
+}
+
+fn compare<'a>(old: &'a [Entry], new: &'a [Entry], threshold: f64) -> Comparison<'a> {
     let mut comparison = Comparison::default();
-    for old in old.iter().filter(|row| row.status == Status::Measured) {
-        let Some(new) = new.iter().find(|row| row.key == old.key && row.status != Status::Skipped) else {
+    for old in old.iter().filter(|entry| entry.status == Status::Measured) {
+        let Some(new) = new.iter().find(|entry| entry.key == old.key && entry.status != Status::Skipped)
+        else {
             comparison.only_old += 1;
             continue;
         };
@@ -157,13 +220,14 @@ fn compare<'a>(old: &'a [Row], new: &'a [Row], threshold: f64) -> Comparison<'a>
         });
         comparison.changes.extend(kinds.flatten().map(|kind| Change { kind, old, new }));
     }
-    let known = |row: &&Row| old.iter().any(|old| old.key == row.key && old.status == Status::Measured);
-    comparison.only_new = new.iter().filter(|row| row.status == Status::Measured && !known(row)).count();
+    let known = |entry: &&Entry| old.iter().any(|old| old.key == entry.key && old.status == Status::Measured);
+    comparison.only_new =
+        new.iter().filter(|entry| entry.status == Status::Measured && !known(entry)).count();
     comparison
 }
 
 /// Medians that differ by more than the threshold while the ranges from p10 to p90 are apart.
-fn time_change(old: &Row, new: &Row, threshold: f64) -> Option<Kind> {
+fn time_change(old: &Entry, new: &Entry, threshold: f64) -> Option<Kind> {
     let (old, new) = (old.timing?, new.timing?);
     if new.median_ms > old.median_ms * (1.0 + threshold) && new.p10_ms > old.p90_ms {
         Some(Kind::Slower)
@@ -174,7 +238,7 @@ fn time_change(old: &Row, new: &Row, threshold: f64) -> Option<Kind> {
     }
 }
 
-fn memory_change(old: &Row, new: &Row, threshold: f64) -> Option<Kind> {
+fn memory_change(old: &Entry, new: &Entry, threshold: f64) -> Option<Kind> {
     let (old, new) = (old.peak_memory_bytes?, new.peak_memory_bytes?);
     let beyond =
         |more: u64, less: u64| more as f64 > less as f64 * (1.0 + threshold) && more - less > MEMORY_SLACK;
@@ -191,10 +255,15 @@ fn memory_change(old: &Row, new: &Row, threshold: f64) -> Option<Kind> {
 mod tests {
     use super::*;
     use crate::cases::Pass;
-    use crate::results::samples::row;
+    use crate::results::samples::{model, row};
 
     fn kinds(old: Row, new: Row, threshold: f64) -> Vec<Kind> {
-        compare(&[old], &[new], threshold).changes.iter().map(|change| change.kind).collect()
+        kinds_of(&Entry::of_row(&old), &Entry::of_row(&new), threshold)
+    }
+
+    fn kinds_of(old: &Entry, new: &Entry, threshold: f64) -> Vec<Kind> {
+        let (old, new) = ([old.clone()], [new.clone()]);
+        compare(&old, &new, threshold).changes.iter().map(|change| change.kind).collect()
     }
 
     fn at(median_ms: f64) -> Row {
@@ -233,9 +302,32 @@ mod tests {
         assert_eq!(kinds(at(1.0), with(Status::Wrong), 0.05), [Kind::Broken]);
         assert_eq!(kinds(at(1.0), with(Status::Failed), 0.05), [Kind::Broken]);
         let (old, new) = ([at(1.0)], [with(Status::Skipped), row("fused", 3, Pass::Forward, 1.0)]);
+        let [old, new] = [&old[..], &new[..]].map(|rows| rows.iter().map(Entry::of_row).collect::<Vec<_>>());
         let comparison = compare(&old, &new, 0.05);
         assert_eq!((comparison.both, comparison.only_old, comparison.only_new), (0, 1, 1));
         assert!(comparison.changes.is_empty());
+    }
+
+    #[test]
+    fn models_are_compared_by_the_same_rules() {
+        let at = |median_ms| model("wtconvnext-t", median_ms);
+        let kinds =
+            |old: &ModelRow, new: &ModelRow| kinds_of(&Entry::of_model(old), &Entry::of_model(new), 0.05);
+        assert_eq!(kinds(&at(1.0), &at(1.0)), []);
+        assert_eq!(kinds(&at(1.0), &at(1.1)), [Kind::Slower]);
+        assert_eq!(kinds(&at(1.0), &at(1.03)), [], "within the threshold");
+        let bigger = ModelRow { peak_memory_bytes: Some(128 << 20), ..at(0.5) };
+        assert_eq!(kinds(&at(1.0), &bigger), [Kind::Faster, Kind::Bigger]);
+        let other = ModelRow { batch: 3, ..at(9.0) };
+        assert_eq!(kinds(&at(1.0), &other), [], "another batch is another model");
+    }
+
+    #[test]
+    fn what_no_longer_works_is_told_with_its_reason() {
+        let (old, new) = (at(1.0), Row { status: Status::Failed, reason: Some("no".to_owned()), ..at(1.0) });
+        let (old, new) = ([Entry::of_row(&old)], [Entry::of_row(&new)]);
+        let cells = compare(&old, &new, 0.05).changes[0].cells();
+        assert_eq!(cells[8..], ["1.00 ms", "FAILED: no", "-"]);
     }
 
     #[test]

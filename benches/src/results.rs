@@ -49,6 +49,28 @@ pub(crate) struct Machine {
     pub(crate) os: String,
 }
 
+impl Machine {
+    /// What differs from `other`, with both values.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
+        fn fields(machine: &Machine) -> [(&'static str, String); 6] {
+            let Machine { backend, device, driver, cpu, threads, os } = machine;
+            [
+                ("backend", backend.clone()),
+                ("device", device.clone()),
+                ("driver", driver.clone().unwrap_or_else(|| "none".to_owned())),
+                ("processor", cpu.clone()),
+                ("threads", threads.to_string()),
+                ("system", os.clone()),
+            ]
+        }
+        let pairs = fields(self).into_iter().zip(fields(other));
+        pairs
+            .filter(|((_, ours), (_, theirs))| ours != theirs)
+            .map(|((field, ours), (_, theirs))| format!("{field} {ours} and {theirs}"))
+            .collect()
+    }
+}
+
 /// How a row ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -394,6 +416,25 @@ pub(crate) mod samples {
         row
     }
 
+    /// A model with a median and a spread of 2% to either side.
+    pub(crate) fn model(name: &str, median_ms: f64) -> ModelRow {
+        ModelRow {
+            model: name.to_owned(),
+            dtype: Dtype::F32,
+            mode: "train".to_owned(),
+            batch: 2,
+            size: 64,
+            status: Status::Measured,
+            reason: None,
+            first_call_ms: Some(120.0),
+            timing: Some(timing(median_ms)),
+            images_per_second: Some(2e3 / median_ms),
+            peak_memory_bytes: Some(64 << 20),
+            mixing_ms: None,
+            mixing_share: None,
+        }
+    }
+
     pub(crate) fn timing(median_ms: f64) -> Timing {
         Timing {
             median_ms,
@@ -498,6 +539,14 @@ mod tests {
         assert_eq!(row.null_comparison(), Some((1.0, true)));
         row.again = Some(timing(2.2));
         assert_eq!(row.null_comparison(), Some((1.1, false)));
+    }
+
+    #[test]
+    fn of_two_machines_only_what_differs_is_told() {
+        let one = results(Vec::new()).machine;
+        assert!(one.differences(&one).is_empty());
+        let other = Machine { threads: 16, driver: Some("580.1".to_owned()), ..one.clone() };
+        assert_eq!(one.differences(&other), ["driver none and 580.1", "threads 2 and 16"]);
     }
 
     #[test]
