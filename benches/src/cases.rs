@@ -17,6 +17,22 @@ impl Shape {
     /// 256 GiB in f32: more than any device holds, and no size computed from it overflows.
     const MOST_ELEMENTS: usize = 1 << 36;
 
+    /// A shape with numbers from the command line.
+    ///
+    /// # Errors
+    ///
+    /// If it has no elements or too many.
+    pub(crate) fn new(extents: [usize; 4]) -> anyhow::Result<Self> {
+        let [batch, channels, height, width] = extents;
+        let text = format!("{batch}x{channels}x{height}x{width}");
+        ensure!(!extents.contains(&0), "every extent must be at least 1, got {text:?}");
+        let elements = extents.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
+        let elements = elements.unwrap_or(usize::MAX);
+        let most = Self::MOST_ELEMENTS;
+        ensure!(elements <= most, "a shape may have {most} elements, {text:?} has {elements} or more");
+        Ok(Self(extents))
+    }
+
     /// Elements of a tensor of this shape.
     pub(crate) fn elements(self) -> usize {
         self.0.iter().product()
@@ -42,12 +58,7 @@ impl FromStr for Shape {
         let Ok(extents) = <[usize; 4]>::try_from(extents) else {
             bail!("expected the four extents BxCxHxW, got {text:?}");
         };
-        ensure!(!extents.contains(&0), "every extent must be at least 1, got {text:?}");
-        let elements = extents.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
-        let elements = elements.unwrap_or(usize::MAX);
-        let most = Self::MOST_ELEMENTS;
-        ensure!(elements <= most, "a shape may have {most} elements, {text:?} has {elements} or more");
-        Ok(Self(extents))
+        Self::new(extents)
     }
 }
 
@@ -152,6 +163,8 @@ pub(crate) enum Route {
     Depthwise(usize),
     /// Burn's own conv2d with a filter of this side.
     Conv2d(usize),
+    /// The reference operator in tensor ops, with a filter of this side, by autodiff.
+    Reference(usize),
 }
 
 impl fmt::Display for Route {
@@ -161,6 +174,7 @@ impl fmt::Display for Route {
             Self::TensorOps => f.pad("tensor-ops"),
             Self::Depthwise(side) => f.pad(&format!("depthwise-{side}x{side}")),
             Self::Conv2d(side) => f.pad(&format!("conv2d-{side}x{side}")),
+            Self::Reference(side) => f.pad(&format!("reference-{side}x{side}")),
         }
     }
 }

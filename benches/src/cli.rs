@@ -23,7 +23,7 @@ pub enum Command {
     Sweep(OnBackend<sweep::Options>),
     /// Time WTConvNeXt and ConvNeXt end to end, inference and training
     Model(OnBackend<model::Options>),
-    /// Training step of a depthwise convolution: Burn's own conv2d, the reference operator, the layer
+    /// Time the training step of a depthwise convolution by Burn's own conv2d, the reference operator and the layer; as sweep does
     Depthwise(OnBackend<depthwise::Options>),
     /// Show what rows and models became slower or bigger between two runs
     Compare(compare::Options),

@@ -1,108 +1,83 @@
-//! `depthwise`: training step of a depthwise convolution: what the filter gradient costs by each way to compute it.
+//! `depthwise`: training step of a depthwise convolution: what the filter gradient costs by each way to compute it. A sweep of its own
+//! routes, checked, recorded and drawn as any other.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{anyhow, ensure};
-use burn::backend::Autodiff;
-use burn::tensor::module::conv2d;
-use burn::tensor::ops::ConvOptions;
-use burn::tensor::{Distribution, Tensor};
-use burn_wtconv::{WtConvBackend, depthwise_conv2d, reference};
+use anyhow::ensure;
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use wtconv_kernels::plan::MAX_KERNEL_SIZE;
 
-use crate::measure::{Schedule, Work, measure};
-use crate::output::say;
-use crate::statistics::Timing;
+use crate::cases::{Case, Dtype, Group, Layout, Measurement, Pass, Route, Shape};
+use crate::measure::Schedule;
+use crate::sweep::{Conduct, distinct, sweep};
+use crate::target::Target;
 
 /// Options of `depthwise`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Images
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = extent())]
     batch: usize,
     /// Channels
-    #[arg(long, value_delimiter = ',', default_values_t = [96, 192, 384, 768])]
+    #[arg(long, value_delimiter = ',', default_values_t = [96, 192, 384, 768], value_parser = extent())]
     channels: Vec<usize>,
     /// Height and width at 96 channels; it halves as the channels double
-    #[arg(long, default_value_t = 56)]
+    #[arg(long, default_value_t = 56, value_parser = extent())]
     side: usize,
-    /// Height and width of a filter, odd
-    #[arg(long, default_value_t = 5)]
+    /// Height and width of a filter: odd, at most 63
+    #[arg(long, default_value_t = 5, value_parser = side_of_filter)]
     kernel_size: usize,
+    /// Where results.json, report.md and the plots go
+    #[arg(long, value_name = "DIR", default_value = "target/bench/depthwise")]
+    out: PathBuf,
+    #[command(flatten)]
+    conduct: Conduct,
 }
 
-pub(crate) fn run<B: WtConvBackend>(options: &Options) -> anyhow::Result<ExitCode> {
-    ensure!(options.kernel_size % 2 == 1, "expected an odd kernel size, got {}", options.kernel_size);
-    let extents = [options.batch, options.side].into_iter().chain(options.channels.iter().copied());
+fn extent() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=65536)
+}
+
+/// What all of the ways take: the kernels, odd sides up to theirs; "same" padding by Burn, odd sides.
+fn side_of_filter(text: &str) -> anyhow::Result<usize> {
+    let side: usize = text.parse()?;
     ensure!(
-        !extents.into_iter().any(|extent| extent == 0),
-        "--batch, --side and --channels must be at least 1"
+        side % 2 == 1 && side <= MAX_KERNEL_SIZE,
+        "expected an odd number from 1 to {MAX_KERNEL_SIZE}, got {side}"
     );
-    say!("training step of a depthwise convolution, ms (p10 median p90)");
-    say!("{:>18} {:>24} {:>24} {:>24}", "shape", "Burn's conv2d", "reference, autodiff", "layer");
-    for &channels in &options.channels {
-        let side = (options.side * 96 / channels).max(1);
-        line::<B>(options, channels, side)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(side)
 }
 
-fn line<B: WtConvBackend>(options: &Options, channels: usize, side: usize) -> anyhow::Result<()> {
-    type A<B> = Autodiff<B>;
-    let device = Default::default();
-    let Options { batch, kernel_size: k, .. } = *options;
-    let normal = Distribution::Normal(0.0, 1.0);
-    let x = Tensor::<A<B>, 4>::random([batch, channels, side, side], normal, &device).require_grad();
-    let filters = Tensor::<A<B>, 4>::random([channels, 1, k, k], normal, &device).require_grad();
-    let padding = ConvOptions::new([1, 1], [k / 2, k / 2], [1, 1], channels);
+pub(crate) fn run<B: Target>(backend: &str, options: &Options) -> anyhow::Result<ExitCode> {
+    sweep::<B>(backend, &groups(options)?, &options.out, &options.conduct, Schedule::default().limit)
+}
 
-    let by_burn = || conv2d(x.clone(), filters.clone(), None, padding.clone());
-    let by_reference = || reference::depthwise_conv2d(x.clone(), filters.clone(), None, 1);
-    let by_layer = || depthwise_conv2d(x.clone(), filters.clone(), None, 1);
-
-    let filter_gradient = |y: Tensor<A<B>, 4>| {
-        let gradients = y.square().mean().backward();
-        x.grad(&gradients).and(filters.grad(&gradients))
+/// One group for each number of channels.
+fn groups(options: &Options) -> anyhow::Result<Vec<Group>> {
+    let Options { batch, side, kernel_size, .. } = *options;
+    let group = |channels: usize| {
+        let side = (side * 96 / channels).max(1);
+        let shape = Shape::new([batch, channels, side, side])?;
+        let case = Case { shape, levels: 0, kernel_size };
+        let routes =
+            [Route::Conv2d(kernel_size), Route::Reference(kernel_size), Route::Depthwise(kernel_size)];
+        let measurements = routes.map(|route| Measurement { case, route, pass: Pass::Train }).to_vec();
+        Ok(Group { shape, dtype: Dtype::F32, layout: Layout::Nchw, measurements })
     };
-    let expected = filter_gradient(by_burn());
-    for (what, got) in
-        [("reference", filter_gradient(by_reference())), ("layer", filter_gradient(by_layer()))]
-    {
-        let (Some(expected), Some(got)) = (&expected, got) else {
-            anyhow::bail!("no filter gradient");
-        };
-        let values = |tensor: Tensor<B, 4>| tensor.into_data().iter::<f64>().collect::<Vec<_>>();
-        let error = wtconv_oracle::relative_error(&values(got), &values(expected.clone()));
-        ensure!(error < 1e-4, "the filter gradient of the {what} is wrong: relative error {error:e}");
-    }
-
-    let step = |forward: &dyn Fn() -> Tensor<A<B>, 4>| -> anyhow::Result<String> {
-        let mut step = Step::<B> { call: &|| drop(filter_gradient(forward())), device: &device };
-        let Timing { p10_ms, median_ms, p90_ms, .. } = measure(&mut step, &Schedule::default())?.timing;
-        Ok(format!("{p10_ms:.2} {median_ms:.2} {p90_ms:.2}"))
-    };
-    say!(
-        "{:>18} {:>24} {:>24} {:>24}",
-        format!("{batch}x{channels}x{side}x{side}"),
-        step(&by_burn)?,
-        step(&by_reference)?,
-        step(&by_layer)?
-    );
-    Ok(())
+    distinct(&options.channels).into_iter().map(group).collect()
 }
 
-struct Step<'a, B: WtConvBackend> {
-    call: &'a dyn Fn(),
-    device: &'a B::Device,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl<B: WtConvBackend> Work for Step<'_, B> {
-    fn call(&mut self) -> anyhow::Result<()> {
-        (self.call)();
-        Ok(())
-    }
-
-    fn sync(&self) -> anyhow::Result<()> {
-        B::sync(self.device).map_err(|error| anyhow!("the device failed: {error}"))
+    #[test]
+    fn filters_are_odd_and_no_larger_than_the_kernels_take() {
+        assert_eq!([side_of_filter("1").unwrap(), side_of_filter("63").unwrap()], [1, 63]);
+        for wrong in ["0", "4", "65", "-1", "five"] {
+            assert!(side_of_filter(wrong).is_err(), "{wrong}");
+        }
     }
 }

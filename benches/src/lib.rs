@@ -56,7 +56,7 @@ pub fn run_on<B: Target>(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Sweep(on) => sweep::run::<B>(on.backend.name(), &on.options),
         Command::Model(on) => model::run::<B>(on.backend.name(), &on.options),
-        Command::Depthwise(on) => depthwise::run::<B>(&on.options),
+        Command::Depthwise(on) => depthwise::run::<B>(on.backend.name(), &on.options),
         _ => run_without_device(command),
     }
 }

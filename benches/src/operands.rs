@@ -7,7 +7,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Distribution, Tensor};
-use burn_wtconv::{DepthwiseConv2d, RouteKind, WtConv2d, WtConvBackend};
+use burn_wtconv::{DepthwiseConv2d, RouteKind, WtConv2d, WtConvBackend, reference};
 
 use crate::cases::{Case, Dtype, Layout, Pass, Route, Shape};
 use crate::cotangent;
@@ -68,12 +68,14 @@ enum Operator<B: Backend> {
     Layer(Box<WtConv2d<B>>, RouteKind),
     Depthwise(Box<DepthwiseConv2d<B>>),
     Conv2d { weight: Tensor<B, 4>, bias: Tensor<B, 1> },
+    Reference { weight: Tensor<B, 4>, bias: Tensor<B, 1> },
 }
 
 impl<B: WtConvBackend> Operator<B> {
     fn new(route: Route, Parameters { filters, scales, bias }: Parameters<B>) -> Self {
         let forced = match route {
             Route::Conv2d(_) => return Self::Conv2d { weight: filters, bias },
+            Route::Reference(_) => return Self::Reference { weight: filters, bias },
             Route::Depthwise(_) => {
                 return Self::Depthwise(Box::new(DepthwiseConv2d {
                     weight: Param::from_tensor(filters),
@@ -102,6 +104,9 @@ impl<B: WtConvBackend> Operator<B> {
                 let options = ConvOptions::new([1, 1], [side / 2; 2], [1, 1], channels);
                 Ok(conv2d(x, weight.clone(), Some(bias.clone()), options))
             }
+            Self::Reference { weight, bias } => {
+                Ok(reference::depthwise_conv2d(x, weight.clone(), Some(bias.clone()), 1))
+            }
         }
     }
 }
@@ -120,7 +125,7 @@ impl<B: AutodiffBackend> Operator<B> {
                 scales: None,
                 bias: layer.bias.as_ref()?.val().grad_remove(gradients)?,
             }),
-            Self::Conv2d { weight, bias } => Some(ParameterGradients {
+            Self::Conv2d { weight, bias } | Self::Reference { weight, bias } => Some(ParameterGradients {
                 filters: weight.grad_remove(gradients)?,
                 scales: None,
                 bias: bias.grad_remove(gradients)?,

@@ -15,6 +15,10 @@ use crate::target::{Target, processor};
 pub(crate) const SCHEMA: u32 = 1;
 /// Name of the file.
 pub(crate) const FILE: &str = "results.json";
+/// Reason of a row that is planned: what the file says of it if the process ends before.
+pub(crate) const NOT_REACHED: &str = "the process ended before this row";
+/// Reason of a row that is begun.
+pub(crate) const UNFINISHED: &str = "the process ended while this row was measured";
 /// Its name until it is whole.
 const PARTIAL_FILE: &str = "results.json.partial";
 
@@ -222,7 +226,7 @@ pub(crate) struct ModelRow {
     pub(crate) peak_memory_bytes: Option<u64>,
     /// The mixing layers alone at the shapes of the stages, times the blocks.
     pub(crate) mixing_ms: Option<f64>,
-    /// That as a share of the whole.
+    /// That as a share of the whole; none where it would be above 1.
     pub(crate) mixing_share: Option<f64>,
 }
 
@@ -302,10 +306,29 @@ impl Results {
     }
 }
 
-/// The command line with the program's name instead of its path.
+/// A commit from the command line, which goes into tables as it is: hexadecimal, or a name such as `v1.2-dirty`.
+///
+/// # Errors
+///
+/// If it is neither.
+pub(crate) fn commit(text: &str) -> anyhow::Result<String> {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.+/".contains(letter);
+    ensure!(
+        !text.is_empty() && text.chars().all(plain),
+        "expected letters, digits and any of -_.+/, such as 0123abc or v1.2-dirty, got {text:?}"
+    );
+    Ok(text.to_owned())
+}
+
+/// The command line in one line, with the program's name instead of its path; what a shell would not take as one word is quoted.
 fn command_line(mut arguments: impl Iterator<Item = String>) -> String {
     arguments.next();
-    std::iter::once("benches".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+    let quoted = |argument: String| {
+        let plain =
+            |letter: char| !letter.is_whitespace() && !letter.is_control() && !"\"'`\\".contains(letter);
+        if !argument.is_empty() && argument.chars().all(plain) { argument } else { format!("{argument:?}") }
+    };
+    std::iter::once("benches".to_owned()).chain(arguments.map(quoted)).collect::<Vec<_>>().join(" ")
 }
 
 /// The commit that is checked out, with `-dirty` where tracked files differ from it.
@@ -556,5 +579,17 @@ mod tests {
         assert_eq!(versions["cubecl"], "0.10.0");
         let arguments = ["/somewhere/benches", "sweep", "--preset", "smoke"].map(str::to_owned);
         assert_eq!(command_line(arguments.into_iter()), "benches sweep --preset smoke");
+        let arguments = ["benches", "sweep", "--out", "two words\nand a line"].map(str::to_owned);
+        assert_eq!(command_line(arguments.into_iter()), r#"benches sweep --out "two words\nand a line""#);
+    }
+
+    #[test]
+    fn a_commit_is_one_word() {
+        for right in ["0123abcdef", "0123abc-dirty", "v1.2", "a/branch"] {
+            assert_eq!(commit(right).unwrap(), right);
+        }
+        for wrong in ["", "0123\nabc", "two words", "a|b", "`a`"] {
+            assert!(commit(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

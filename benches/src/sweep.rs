@@ -19,7 +19,7 @@ use crate::oracle::{Expected, Tolerance, within};
 use crate::output::say;
 use crate::progress::Progress;
 use crate::report::{self, table};
-use crate::results::{Results, Row, RowKey, Status, compare_routes};
+use crate::results::{NOT_REACHED, Results, Row, RowKey, Status, UNFINISHED, commit, compare_routes};
 use crate::statistics::Timing;
 use crate::target::Target;
 
@@ -53,17 +53,24 @@ pub struct Options {
     /// Where results.json, report.md and the plots go
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     out: PathBuf,
+    #[command(flatten)]
+    conduct: Conduct,
+}
+
+/// Options of every command that sweeps.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Conduct {
     /// Start no row after this long (90s, 10m, 2h); what is left is skipped, and everything is written
     #[arg(long, value_parser = duration)]
     time_budget: Option<Duration>,
-    /// Start no further batch of a row after this long [default: 10s, and 0.5s for smoke]
+    /// Start no further batch of a row after this long [default: 10s, and 0.5s for the preset smoke]
     #[arg(long, value_parser = duration)]
     row_time: Option<Duration>,
     /// Time every row twice and compare it with itself
     #[arg(long)]
     null: bool,
     /// The commit to record [default: the one checked out]
-    #[arg(long)]
+    #[arg(long, value_parser = commit)]
     commit: Option<String>,
 }
 
@@ -79,7 +86,7 @@ fn duration(text: &str) -> anyhow::Result<Duration> {
 }
 
 /// The first of each value: what is asked for twice is measured once.
-fn distinct<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
+pub(crate) fn distinct<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
     let mut distinct: Vec<T> = Vec::new();
     for value in values {
         if !distinct.contains(value) {
@@ -90,10 +97,9 @@ fn distinct<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
 }
 
 impl Options {
-    fn schedule(&self) -> Schedule {
+    fn row_time(&self) -> Duration {
         let smoke = self.shape.is_empty() && self.preset.unwrap_or(Preset::Smoke) == Preset::Smoke;
-        let limit = if smoke { Duration::from_millis(500) } else { Schedule::default().limit };
-        Schedule { limit: self.row_time.unwrap_or(limit), ..Schedule::default() }
+        if smoke { Duration::from_millis(500) } else { Schedule::default().limit }
     }
 
     fn selection(&self) -> anyhow::Result<Selection> {
@@ -120,10 +126,22 @@ impl Options {
     }
 }
 
-/// Measures, writes everything, and fails if a row of the layer is wrong.
+/// Measures what the options select.
 pub(crate) fn run<B: Target>(backend: &str, options: &Options) -> anyhow::Result<ExitCode> {
     let groups = options.selection()?.groups();
-    Results::try_directory(&options.out)?;
+    sweep::<B>(backend, &groups, &options.out, &options.conduct, options.row_time())
+}
+
+/// Measures, writes everything into `directory`, and fails if a row of the layer is wrong. A row takes `row_time` unless the options
+/// say how long.
+pub(crate) fn sweep<B: Target>(
+    backend: &str,
+    groups: &[Group],
+    directory: &Path,
+    options: &Conduct,
+    row_time: Duration,
+) -> anyhow::Result<ExitCode> {
+    Results::try_directory(directory)?;
     let device = B::Device::default();
     let mut results = Results::begin::<B>(backend, options.commit.as_deref(), &device);
     let limits = B::limits(&device);
@@ -136,16 +154,16 @@ pub(crate) fn run<B: Target>(backend: &str, options: &Options) -> anyhow::Result
         device,
         end: options.time_budget.map(|budget| Instant::now() + budget),
         null: options.null,
-        schedule: options.schedule(),
+        schedule: Schedule { limit: options.row_time.unwrap_or(row_time), ..Schedule::default() },
     };
     let progress = Progress::new(results.rows.len());
-    let mut record = Record { results, directory: &options.out, at: 0, progress };
-    for group in &groups {
+    let mut record = Record { results, directory, at: 0, progress };
+    for group in groups {
         sweep.group(group, &mut record)?;
     }
     let Record { results, progress, .. } = record;
     drop(progress);
-    report::write(&results, &options.out)?;
+    report::write(&results, directory)?;
     Ok(conclude(&results, INTERRUPTED.load(Ordering::Relaxed)))
 }
 
@@ -196,7 +214,7 @@ impl Record<'_> {
     /// Writes the file: with all rows before this one, and this one as what the process ended at, should it end here.
     fn begin(&mut self) -> anyhow::Result<()> {
         let row = self.row();
-        row.reason = Some("the process ended while this row was measured".to_owned());
+        row.reason = Some(UNFINISHED.to_owned());
         let words = row.key.to_string();
         self.progress.say(words);
         self.results.write(self.directory)
@@ -360,9 +378,9 @@ impl<B: Target> Subject<B> {
 fn blank_row(group: &Group, measurement: &Measurement, limits: Option<&wtconv_kernels::DeviceLimits>) -> Row {
     let Measurement { case, route, pass } = *measurement;
     let tensor = (group.shape.elements() * group.dtype.size()) as f64;
-    let is_layer = !matches!(route, Route::Conv2d(_) | Route::TensorOps);
+    let is_planned = matches!(route, Route::Fused | Route::Depthwise(_));
     let plan = limits
-        .filter(|_| is_layer)
+        .filter(|_| is_planned)
         .and_then(|limits| cost::fused(&case, group.dtype, group.layout, pass, limits).ok());
     let [reference, paper] = cost::published_bytes(&case, group.dtype, pass)
         .filter(|_| case.levels > 0)
@@ -378,7 +396,7 @@ fn blank_row(group: &Group, measurement: &Measurement, limits: Option<&wtconv_ke
             route: route.to_string(),
         },
         status: Status::Skipped,
-        reason: Some("the process ended before this row".to_owned()),
+        reason: Some(NOT_REACHED.to_owned()),
         first_call_ms: None,
         timing: None,
         again: None,
