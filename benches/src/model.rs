@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow};
 use burn::backend::Autodiff;
 use burn::module::{AutodiffModule, Module, ModuleMapper, Param};
 use burn::optim::adaptor::OptimizerAdaptor;
@@ -12,6 +12,7 @@ use burn::optim::{AdamW, AdamWConfig, GradientsParams, Optimizer};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Distribution, Int, Tensor};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use wtconvnext::{Mixer, WtConvNext, WtConvNextConfig};
 
@@ -19,9 +20,10 @@ use crate::attempt::attempt;
 use crate::cases::{Case, Dtype, Layout, Pass, Route, Shape};
 use crate::measure::{INTERRUPTED, Schedule, Work, measure};
 use crate::operands::{Call, Input, Parameters};
-use crate::report;
-use crate::results::{ModelRow, Results, Status};
-use crate::sweep::{one_line, peak_memory};
+use crate::progress::Progress;
+use crate::report::{self, table::ending};
+use crate::results::{ModelRow, NOT_REACHED, Results, Status, UNFINISHED, commit};
+use crate::sweep::{conclude, distinct, one_line, peak_memory};
 use crate::target::Target;
 
 /// Options of `model`.
@@ -41,13 +43,13 @@ pub struct Options {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "inference,train")]
     mode: Vec<Mode>,
     /// Images of a batch
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = at_least(1))]
     batch: usize,
-    /// Height and width of the images
-    #[arg(long, default_value_t = 224)]
+    /// Height and width of the images, at least 32
+    #[arg(long, default_value_t = 224, value_parser = at_least(SMALLEST_SIDE))]
     size: usize,
     /// Width of the logits
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = at_least(1))]
     classes: usize,
     /// Order of the axes in memory for the mixing layers alone
     #[arg(long, value_enum, default_value_t = Layout::Nchw)]
@@ -56,8 +58,16 @@ pub struct Options {
     #[arg(long, value_name = "DIR", default_value = "target/bench/model")]
     out: PathBuf,
     /// The commit to record [default: the one checked out]
-    #[arg(long)]
+    #[arg(long, value_parser = commit)]
     commit: Option<String>,
+}
+
+/// Side of the images of which the four stages leave a pixel; the models take none that are smaller.
+const SMALLEST_SIDE: u64 = 32;
+
+/// No product of two such numbers overflows.
+fn at_least(least: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(least..=1 << 24)
 }
 
 /// What of a model is timed.
@@ -81,83 +91,106 @@ impl Mode {
     }
 }
 
+/// One row to be.
+struct Job {
+    name: String,
+    config: WtConvNextConfig,
+    dtype: Dtype,
+    mode: Mode,
+}
+
 /// Measures every model and writes everything.
 pub(crate) fn run<B: Target>(backend: &str, options: &Options) -> anyhow::Result<ExitCode> {
-    ensure!(options.batch > 0 && options.classes > 0, "--batch and --classes must be at least 1");
-    let configs = options
-        .model
-        .iter()
-        .map(|name| Ok((name, WtConvNextConfig::named(name, options.classes)?)))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    Results::try_directory(&options.out)?;
-    let device = B::Device::default();
-    let mut results = Results::begin::<B>(backend, options.commit.as_deref(), &device);
-    results.method.insert(
-        "mixing_ms".to_owned(),
-        format!(
-            "the mixing layer alone at the shape of each stage ({}, contiguous), times the blocks of the stage, summed; \
-             forward for inference, forward and backward for training",
-            options.layout
-        ),
-    );
-    for (name, config) in &configs {
-        for &dtype in &options.dtype {
-            for &mode in &options.mode {
-                eprintln!("{name} {dtype} {}", mode.name());
-                results.models.push(model_row::<B>(name, config, dtype, mode, options, &device));
-                results.write(&options.out)?;
+    Shape::new([options.batch, 3, options.size, options.size])?;
+    let mut jobs = Vec::new();
+    for name in distinct(&options.model) {
+        let config = WtConvNextConfig::named(&name, options.classes)?;
+        for dtype in distinct(&options.dtype) {
+            for mode in distinct(&options.mode) {
+                jobs.push(Job { name: name.clone(), config: config.clone(), dtype, mode });
             }
         }
     }
+    Results::try_directory(&options.out)?;
+    let device = B::Device::default();
+    let mut results = Results::begin::<B>(backend, options.commit.as_deref(), &device);
+    results.method.extend(mixing_method(options.layout));
+    results.models = jobs.iter().map(|job| blank_row(job, options)).collect();
+    let mut progress = Progress::new(jobs.len());
+    for (at, job) in jobs.iter().enumerate() {
+        if INTERRUPTED.load(Ordering::Relaxed) {
+            results.models[at].reason = Some("interrupted".to_owned());
+            progress.skip();
+            continue;
+        }
+        let words = format!("{} {} {}", job.name, job.dtype, job.mode.name());
+        progress.say(words.clone());
+        results.models[at].reason = Some(UNFINISHED.to_owned());
+        results.write(&options.out)?;
+        let row = &mut results.models[at];
+        measure_row::<B>(row, job, options, &device);
+        progress.finish(&format!("{words}: {}", ending(row.status, row.timing, row.reason.as_deref())));
+    }
+    drop(progress);
     report::write(&results, &options.out)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(conclude(&results, INTERRUPTED.load(Ordering::Relaxed)))
 }
 
-fn model_row<B: Target>(
-    name: &str,
-    config: &WtConvNextConfig,
-    dtype: Dtype,
-    mode: Mode,
-    options: &Options,
-    device: &B::Device,
-) -> ModelRow {
-    let mut row = ModelRow {
-        model: name.to_owned(),
-        dtype,
-        mode: mode.name().to_owned(),
+/// How the fields of the mixing layers are to be read.
+fn mixing_method(layout: Layout) -> [(String, String); 2] {
+    let mixing_ms = format!(
+        "the mixing layer alone at the shape of each stage ({layout}, contiguous), times the blocks of the stage, summed; \
+         forward for inference, forward and backward for training; timed after the model, not within it"
+    );
+    let mixing_share = "mixing_ms over the model's median, two separate timings: an estimate of the layers' share of the model; none where \
+                        it is above 1, which no share can be (alone, small layers wait for their launches)";
+    [("mixing_ms".to_owned(), mixing_ms), ("mixing_share".to_owned(), mixing_share.to_owned())]
+}
+
+/// A row before it is measured.
+fn blank_row(job: &Job, options: &Options) -> ModelRow {
+    ModelRow {
+        model: job.name.clone(),
+        dtype: job.dtype,
+        mode: job.mode.name().to_owned(),
         batch: options.batch,
         size: options.size,
         status: Status::Skipped,
-        reason: Some("interrupted".to_owned()),
+        reason: Some(NOT_REACHED.to_owned()),
         first_call_ms: None,
         timing: None,
         images_per_second: None,
         peak_memory_bytes: None,
         mixing_ms: None,
         mixing_share: None,
-    };
-    if INTERRUPTED.load(Ordering::Relaxed) {
-        return row;
     }
+}
+
+fn measure_row<B: Target>(row: &mut ModelRow, job: &Job, options: &Options, device: &B::Device) {
+    let Job { config, dtype, mode, .. } = job;
     let outcome = attempt(|| {
-        let mut step = Step::<B>::new(config, dtype, mode, options, device)?;
+        let mut step = Step::<B>::new(config, *dtype, *mode, options, device)?;
         let measured = measure(&mut step, &Schedule::default())?;
         row.first_call_ms = Some(measured.first_call_ms);
         row.timing = Some(measured.timing);
         row.images_per_second = Some(options.batch as f64 / (measured.timing.median_ms * 1e-3));
         row.peak_memory_bytes = peak_memory::<B>(&mut step, device)?;
         drop(step);
-        let mixing = mixing_ms::<B>(config, dtype, mode, options, device)?;
+        let mixing = mixing_ms::<B>(config, *dtype, *mode, options, device)?;
         row.mixing_ms = Some(mixing);
-        row.mixing_share = Some(mixing / measured.timing.median_ms);
+        row.mixing_share = share(mixing, measured.timing.median_ms);
         Ok(())
     });
-    match outcome {
-        Ok(()) => (row.status, row.reason) = (Status::Measured, None),
-        Err(_) if INTERRUPTED.load(Ordering::Relaxed) => {}
-        Err(error) => (row.status, row.reason) = (Status::Failed, Some(one_line(&format!("{error:#}")))),
-    }
-    row
+    (row.status, row.reason) = match outcome {
+        Ok(()) => (Status::Measured, None),
+        Err(_) if INTERRUPTED.load(Ordering::Relaxed) => (Status::Skipped, Some("interrupted".to_owned())),
+        Err(error) => (Status::Failed, Some(one_line(&format!("{error:#}")))),
+    };
+}
+
+/// `part` of `whole`, if it can be one: they are timed separately.
+fn share(part: f64, whole: f64) -> Option<f64> {
+    Some(part / whole).filter(|share| *share <= 1.0)
 }
 
 /// Milliseconds of all mixing layers of a model, each alone.
@@ -288,6 +321,13 @@ impl<B: burn::tensor::backend::AutodiffBackend> ModuleMapper<B> for Cast {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_more_than_the_whole_is_no_share_of_it() {
+        assert_eq!(share(1.0, 4.0), Some(0.25));
+        assert_eq!(share(4.0, 4.0), Some(1.0));
+        assert_eq!(share(5.0, 4.0), None);
+    }
 
     #[test]
     fn stages_are_those_of_the_presets() {

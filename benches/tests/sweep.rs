@@ -98,11 +98,41 @@ fn a_place_that_cannot_be_written_is_told_before_the_measuring() {
 }
 
 #[test]
-fn a_depthwise_convolution_of_nothing_is_refused() {
-    for option in ["--channels", "--batch", "--side"] {
-        let output = benches(&["depthwise", option, "0"]);
+fn numbers_that_make_no_sense_are_errors_of_the_command_line() {
+    let wrong = [
+        ("depthwise", "--channels", "0", "0 is not in 1..=65536"),
+        ("depthwise", "--batch", "0", "0 is not in 1..=65536"),
+        ("depthwise", "--side", "0", "0 is not in 1..=65536"),
+        ("depthwise", "--kernel-size", "4", "expected an odd number from 1 to 63, got 4"),
+        ("depthwise", "--kernel-size", "65", "expected an odd number from 1 to 63, got 65"),
+        ("model", "--batch", "0", "0 is not in 1..="),
+        ("model", "--size", "31", "31 is not in 32..="),
+        ("model", "--classes", "0", "0 is not in 1..="),
+        ("sweep", "--commit", "a\nb", "expected letters, digits"),
+        ("model", "--commit", "", "expected letters, digits"),
+    ];
+    for (command, option, value, words) in wrong {
+        let output = benches(&[command, option, value]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(text.contains("must be at least 1") && !text.contains("panicked"), "{option}: {text}");
+        assert_eq!(output.status.code(), Some(2), "{command} {option} {value}: {text}");
+        assert!(text.contains(words), "{command} {option} {value}: {text}");
+    }
+}
+
+#[test]
+fn the_ways_of_a_depthwise_convolution_are_recorded() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().to_str().unwrap();
+    let shape =
+        ["--batch", "1", "--channels", "3,3", "--side", "1", "--kernel-size", "3", "--row-time", "0s"];
+    let output = benches(&[&["depthwise", "--out", out], &shape[..]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows = rows(directory.path());
+    let routes: Vec<_> = rows.iter().map(|row| row["route"].as_str().unwrap()).collect();
+    assert_eq!(routes, ["conv2d-3x3", "reference-3x3", "depthwise-3x3"]);
+    for row in &rows {
+        assert_eq!((&row["status"], &row["shape"]), (&"measured".into(), &"1x3x32x32".into()), "{row}");
+        assert!(row["errors"]["filters"].as_f64().unwrap() < 1e-4, "{row}");
     }
 }
 
