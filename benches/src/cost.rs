@@ -36,6 +36,15 @@ pub(crate) fn result_bytes(case: &Case, dtype: Dtype, pass: Pass) -> u64 {
     (elements * dtype.size()) as u64
 }
 
+/// Bytes of tensors that a row has in use at once, at least: `x` and `dy`, which are drawn for every pass, the parameters and what the
+/// pass returns.
+pub(crate) fn least_bytes(case: &Case, dtype: Dtype, pass: Pass) -> u64 {
+    let (channels, bands) = (case.shape.0[1], 1 + 4 * case.levels);
+    let parameters = channels * (bands * (case.kernel_size * case.kernel_size + 1) + 1);
+    let elements = 2 * case.shape.elements() + parameters;
+    (elements * dtype.size()) as u64 + result_bytes(case, dtype, pass)
+}
+
 /// Plans a pass.
 ///
 /// # Errors
@@ -108,6 +117,14 @@ mod tests {
         let case = Case { shape: Shape([2, 3, 10, 10]), levels: 1, kernel_size: 5 };
         assert_eq!(result_bytes(&case, Dtype::F32, Pass::Forward), 600 * 4);
         assert_eq!(result_bytes(&case, Dtype::F16, Pass::Train), (600 + 3 * 5 * 25) * 2);
+    }
+
+    #[test]
+    fn a_row_holds_its_input_its_parameters_and_its_results() {
+        let case = Case { shape: Shape([2, 3, 10, 10]), levels: 1, kernel_size: 5 };
+        let parameters = 3 * 5 * 25 + 3 * 5 + 3;
+        assert_eq!(least_bytes(&case, Dtype::F32, Pass::Forward), (3 * 600 + parameters) * 4);
+        assert_eq!(least_bytes(&case, Dtype::F16, Pass::Train), (3 * 600 + parameters + 3 * 5 * 25) * 2);
     }
 
     #[test]

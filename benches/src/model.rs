@@ -19,6 +19,7 @@ use wtconvnext::{Mixer, WtConvNext, WtConvNextConfig};
 use crate::attempt::attempt;
 use crate::cases::{Case, Dtype, Layout, Pass, Route, Shape};
 use crate::measure::{INTERRUPTED, Schedule, Work, measure};
+use crate::memory::Room;
 use crate::operands::{Call, Input, Parameters};
 use crate::progress::Progress;
 use crate::report::{self, table::ending};
@@ -168,6 +169,11 @@ fn blank_row(job: &Job, options: &Options) -> ModelRow {
 
 fn measure_row<B: Target>(row: &mut ModelRow, job: &Job, options: &Options, device: &B::Device) {
     let Job { config, dtype, mode, .. } = job;
+    let needed = least_bytes(config, *dtype, *mode, options);
+    if let Some(reason) = Room::now(B::tensor_memory(device)).refusal(needed, 0) {
+        (row.status, row.reason) = (Status::Refused, Some(reason));
+        return;
+    }
     let outcome = attempt(|| {
         let mut step = Step::<B>::new(config, *dtype, *mode, options, device)?;
         let measured = measure(&mut step, &Schedule::default())?;
@@ -186,6 +192,20 @@ fn measure_row<B: Target>(row: &mut ModelRow, job: &Job, options: &Options, devi
         Err(_) if INTERRUPTED.load(Ordering::Relaxed) => (Status::Skipped, Some("interrupted".to_owned())),
         Err(error) => (Status::Failed, Some(one_line(&format!("{error:#}")))),
     };
+}
+
+/// Bytes of tensors that are in use at once, at least: the images and, of the mixing layers, the input of each for their gradients, or
+/// input and output of the largest without gradients.
+fn least_bytes(config: &WtConvNextConfig, dtype: Dtype, mode: Mode, options: &Options) -> u64 {
+    let images = options.batch * config.in_channels * options.size * options.size;
+    let stages = stages(config, options.batch, options.size).map(|case| case.shape.elements());
+    let maps = match mode {
+        Mode::Inference => 2 * stages.into_iter().max().unwrap_or(0),
+        Mode::Train | Mode::TrainAdamw => {
+            stages.iter().zip(config.depths).map(|(map, depth)| map * depth).sum()
+        }
+    };
+    ((images + maps) * dtype.size()) as u64
 }
 
 /// `part` of `whole`, if it can be one: they are timed separately.

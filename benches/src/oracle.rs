@@ -120,6 +120,14 @@ impl Expected {
     }
 }
 
+/// Bytes of the numbers that the oracle has at once, at least: of the checked channels `x`, `dy` and `y`, and `dx` with gradients.
+pub(crate) fn least_bytes(case: &Case, with_gradients: bool) -> u64 {
+    let [batch, channels, height, width] = case.shape.0;
+    let pixels = batch * height * width;
+    let planes = if with_gradients { 4 } else { 3 };
+    (checked_channels(channels, pixels).len() * pixels * planes * size_of::<f64>()) as u64
+}
+
 /// The first, the last and one between, or as many as there is time for.
 fn checked_channels(channels: usize, pixels: usize) -> Vec<usize> {
     let count = (PIXELS / pixels).clamp(1, CHANNELS).min(channels);
@@ -158,6 +166,13 @@ mod tests {
         assert_eq!(checked_channels(64, 4_000_000), [32]);
         assert_eq!(checked_channels(1, 100), [0]);
         assert_eq!(checked_channels(2, 100), [0, 1]);
+    }
+
+    #[test]
+    fn the_oracle_holds_the_checked_channels_in_f64() {
+        let case = Case { shape: crate::cases::Shape([2, 8, 10, 10]), levels: 1, kernel_size: 5 };
+        assert_eq!(least_bytes(&case, false), 3 * 200 * 3 * 8);
+        assert_eq!(least_bytes(&case, true), 3 * 200 * 4 * 8);
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub(crate) enum Status {
     Measured,
     /// Measured, and further from the oracle than the tolerance.
     Wrong,
-    /// The route does not take the call.
+    /// The route does not take the call, or the machine has not the memory.
     Refused,
     /// It failed or panicked.
     Failed,

@@ -14,8 +14,9 @@ use crate::cases::{
 };
 use crate::cost;
 use crate::measure::{INTERRUPTED, INTERRUPTED_STATUS, Schedule, Work, measure};
+use crate::memory::{Room, TensorMemory};
 use crate::operands::{Call, Input, Parameters};
-use crate::oracle::{Expected, Tolerance, within};
+use crate::oracle::{self, Expected, Tolerance, within};
 use crate::output::say;
 use crate::progress::Progress;
 use crate::report::{self, table};
@@ -151,6 +152,7 @@ pub(crate) fn sweep<B: Target>(
         .map(|(group, measurement)| blank_row(group, measurement, limits.as_ref()))
         .collect();
     let sweep = Sweep::<B> {
+        tensors: B::tensor_memory(&device),
         device,
         end: options.time_budget.map(|budget| Instant::now() + budget),
         null: options.null,
@@ -239,6 +241,7 @@ impl Record<'_> {
 
 struct Sweep<B: Target> {
     device: B::Device,
+    tensors: TensorMemory,
     end: Option<Instant>,
     null: bool,
     schedule: Schedule,
@@ -258,11 +261,20 @@ impl<B: Target> Sweep<B> {
 
     fn group(&self, group: &Group, record: &mut Record<'_>) -> anyhow::Result<()> {
         let with_gradients = group.measurements.iter().any(|measurement| measurement.pass != Pass::Forward);
+        // Before anything of the group is allocated.
+        let room = Room::now(self.tensors);
         let mut shared: Option<Shared<B>> = None;
         let mut case: Option<Subject<B>> = None;
         for measurement in &group.measurements {
             if let Some(reason) = self.stopped() {
                 record.skip(reason);
+                continue;
+            }
+            let tensors = cost::least_bytes(&measurement.case, group.dtype, measurement.pass);
+            if let Some(reason) =
+                room.refusal(tensors, oracle::least_bytes(&measurement.case, with_gradients))
+            {
+                record.finish(Status::Refused, Some(reason));
                 continue;
             }
             record.begin()?;

@@ -4,6 +4,7 @@ use burn_wtconv::WtConvBackend;
 use wtconv_kernels::DeviceLimits;
 
 use crate::measure::Measured;
+use crate::memory::TensorMemory;
 use crate::{copy, memory};
 
 /// A device in words.
@@ -31,6 +32,13 @@ pub trait Target: WtConvBackend {
     fn limits(device: &Self::Device) -> Option<DeviceLimits> {
         let _ = device;
         None
+    }
+
+    /// Where the backend's tensors lie.
+    #[doc(hidden)]
+    fn tensor_memory(device: &Self::Device) -> TensorMemory {
+        let _ = device;
+        TensorMemory::Host
     }
 
     /// Times a copy of `bytes` bytes within the device's memory.
@@ -87,6 +95,10 @@ impl Target for burn::backend::Wgpu {
         Some(DeviceLimits::of(&cubecl::wgpu::WgpuRuntime::client(device)))
     }
 
+    fn tensor_memory(_: &Self::Device) -> TensorMemory {
+        TensorMemory::Device(None)
+    }
+
     fn copy(device: &Self::Device, bytes: usize) -> anyhow::Result<Measured> {
         use cubecl::prelude::Runtime;
         copy::device::time(&cubecl::wgpu::WgpuRuntime::client(device), bytes)
@@ -104,20 +116,15 @@ impl Target for burn::backend::Cuda {
     const MEMORY_METHOD: &'static str = memory::DEVICE_METHOD;
 
     fn describe(device: &Self::Device) -> Description {
-        use anyhow::Context;
-
-        let query = |field: &str| -> anyhow::Result<String> {
-            let output = std::process::Command::new("nvidia-smi")
-                .args([format!("--query-gpu={field}"), "--format=csv,noheader".to_owned()])
-                .arg(format!("--id={}", device.index))
-                .output()?;
-            let text = String::from_utf8(output.stdout)?;
-            Ok(text.lines().next().context("nvidia-smi says nothing")?.trim().to_owned())
-        };
         Description {
-            device: query("name").unwrap_or_else(|_| "an NVIDIA GPU".to_owned()),
-            driver: query("driver_version").ok(),
+            device: nvidia_smi(device, "name").unwrap_or_else(|_| "an NVIDIA GPU".to_owned()),
+            driver: nvidia_smi(device, "driver_version").ok(),
         }
+    }
+
+    fn tensor_memory(device: &Self::Device) -> TensorMemory {
+        let mebibytes = nvidia_smi(device, "memory.total").ok().and_then(|text| text.parse::<u64>().ok());
+        TensorMemory::Device(mebibytes.map(|mebibytes| mebibytes << 20))
     }
 
     fn limits(device: &Self::Device) -> Option<DeviceLimits> {
@@ -134,4 +141,17 @@ impl Target for burn::backend::Cuda {
         use cubecl::prelude::Runtime;
         memory::device::peak(&cubecl::cuda::CudaRuntime::client(device), work)
     }
+}
+
+/// What the driver's own program says of a field, without its unit.
+#[cfg(feature = "cuda")]
+fn nvidia_smi(device: &burn::backend::cuda::CudaDevice, field: &str) -> anyhow::Result<String> {
+    use anyhow::Context;
+
+    let output = std::process::Command::new("nvidia-smi")
+        .args([format!("--query-gpu={field}"), "--format=csv,noheader,nounits".to_owned()])
+        .arg(format!("--id={}", device.index))
+        .output()?;
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.lines().next().context("nvidia-smi says nothing")?.trim().to_owned())
 }

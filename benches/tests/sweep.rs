@@ -21,10 +21,13 @@ fn sweep(out: &Path, more: &[&str]) -> Output {
     benches(&[&fixed, more].concat())
 }
 
-fn rows(out: &Path) -> Vec<Value> {
+fn results(out: &Path) -> Value {
     let text = std::fs::read_to_string(out.join("results.json")).expect("results.json is written");
-    let results: Value = serde_json::from_str(&text).expect("results.json is JSON");
-    results["rows"].as_array().expect("rows").clone()
+    serde_json::from_str(&text).expect("results.json is JSON")
+}
+
+fn rows(out: &Path) -> Vec<Value> {
+    results(out)["rows"].as_array().expect("rows").clone()
 }
 
 #[test]
@@ -219,6 +222,35 @@ fn a_sweep_that_is_killed_leaves_every_row_with_what_became_of_it() {
     assert!(ends.len() == 3 && !reached.is_empty(), "{ends:?}");
     assert_eq!(rest[0], "the process ended while this row was measured");
     assert!(rest[1..].iter().all(|end| *end == "the process ended before this row"), "{ends:?}");
+}
+
+#[test]
+fn what_does_not_fit_in_memory_is_refused_before_it_is_allocated() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().to_str().unwrap();
+    // 256 GiB in f32; the oracle's numbers take terabytes.
+    let sweep = [
+        "sweep",
+        "--shape",
+        "1x1x262144x262144",
+        "--pass",
+        "forward,train",
+        "--route",
+        "tensor-ops",
+        "--out",
+    ];
+    let model =
+        ["model", "--batch", "65536", "--size", "512", "--mode", "train", "--model", "convnext-t", "--out"];
+    for (arguments, field, count) in [(&sweep[..], "rows", 2), (&model[..], "models", 1)] {
+        let output = benches(&[arguments, &[out]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let rows = results(directory.path())[field].as_array().unwrap().clone();
+        assert_eq!(rows.len(), count, "{rows:?}");
+        for row in rows {
+            let reason = row["reason"].as_str().unwrap_or_default();
+            assert!(row["status"] == "refused" && reason.contains("the host has free"), "{row}");
+        }
+    }
 }
 
 #[test]
