@@ -154,7 +154,8 @@ pub(crate) fn sweep<B: Target>(
     let sweep = Sweep::<B> {
         tensors: B::tensor_memory(&device),
         device,
-        end: options.time_budget.map(|budget| Instant::now() + budget),
+        // A budget beyond what the clock counts is none.
+        end: options.time_budget.and_then(|budget| Instant::now().checked_add(budget)),
         null: options.null,
         schedule: Schedule { limit: options.row_time.unwrap_or(row_time), ..Schedule::default() },
     };

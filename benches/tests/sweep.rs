@@ -67,6 +67,13 @@ fn a_sweep_writes_everything_and_compares_with_itself() {
         assert!(std::fs::read(out.join(format!("{name}.png"))).unwrap().starts_with(b"\x89PNG"), "{name}");
     }
     let path = out.to_str().unwrap();
+    let written = ["results.json", "report.md", "floor-train.svg"];
+    let contents = || written.map(|file| std::fs::read_to_string(out.join(file)).unwrap());
+    let before = contents();
+    std::fs::remove_file(out.join("report.md")).unwrap();
+    std::fs::write(out.join("floor-train.svg"), "").unwrap();
+    assert!(benches(&["report", path]).status.success());
+    assert_eq!(contents(), before);
     let compared = benches(&["compare", path, path]);
     assert!(compared.status.success(), "{}", String::from_utf8_lossy(&compared.stdout));
 }

@@ -46,7 +46,8 @@ fn hand_over(mut command: Command) -> anyhow::Result<ExitCode> {
 #[cfg(not(unix))]
 fn hand_over(mut command: Command) -> anyhow::Result<ExitCode> {
     let status = command.status().context("cannot start cargo")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 #[cfg(test)]
