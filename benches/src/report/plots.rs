@@ -1,10 +1,12 @@
 //! The pictures of a run, drawn as SVG and rendered to PNG from that.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use plotters::coord::Shift;
+use plotters::coord::combinators::WithKeyPoints;
 use plotters::prelude::*;
 use resvg::{tiny_skia, usvg};
 
@@ -215,11 +217,17 @@ impl Axis {
                 (0..=(to / step).floor() as i32).map(|mark| f64::from(mark) * step).collect()
             }
             _ => {
-                // Less than two decades have two marks at most: there is room for more.
-                let steps: &[f64] = if to - from < 2.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
-                (from as i32..=to.floor() as i32)
+                /// The logarithm of a mark at an end of the range may lie beyond it.
+                const ROUNDING: f64 = 1e-9;
+                // Few decades leave room for more marks, and need them: there is one between a value and its double.
+                let steps: &[f64] = match to - from {
+                    decades if decades < 1.0 => &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0],
+                    decades if decades < 3.0 => &[1.0, 2.0, 5.0],
+                    _ => &[1.0],
+                };
+                (from.floor() as i32..=to.floor() as i32)
                     .flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)))
-                    .filter(|mark| mark.log10() <= to)
+                    .filter(|mark| (from - ROUNDING..=to + ROUNDING).contains(&mark.log10()))
                     .collect()
             }
         }
@@ -423,7 +431,7 @@ fn curves(
             .margin(14)
             .x_label_area_size(42)
             .y_label_area_size(70)
-            .build_cartesian_2d(x_range.log_scale(), y_range.log_scale())
+            .build_cartesian_2d(log_axis(x_range), log_axis(y_range))
             .map_err(draw_error)?;
         chart
             .configure_mesh()
@@ -449,6 +457,11 @@ fn curves(
         area.present().map_err(draw_error)?;
     }
     Ok(Some(svg))
+}
+
+fn log_axis(range: Range<f64>) -> WithKeyPoints<LogCoord<f64>> {
+    let marks = Axis::Decades.marks([range.start.log10(), range.end.log10()]);
+    range.log_scale().with_key_points(marks)
 }
 
 #[cfg(test)]
@@ -514,8 +527,10 @@ mod tests {
         assert_eq!(Axis::Linear.range(3.0, 250.0), [0.0, 250.0]);
         assert_eq!(Axis::Linear.marks([0.0, 250.0]), [0.0, 50.0, 100.0, 150.0, 200.0, 250.0]);
         assert_eq!(Axis::Decades.range(30.0, 1000.0), [1.0, 3.0]);
-        assert_eq!(Axis::Decades.marks([1.0, 3.0]), [10.0, 100.0, 1000.0]);
-        assert_eq!(Axis::Decades.marks([0.0, 0.8]), [1.0, 2.0, 5.0]);
+        assert_eq!(Axis::Decades.marks([1.0, 3.0]), [10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]);
+        assert_eq!(Axis::Decades.marks([0.0, 3.0]), [1.0, 10.0, 100.0, 1000.0]);
+        assert_eq!(Axis::Decades.marks([0.2, 0.8]), [2.0, 3.0, 4.0, 5.0, 6.0]);
+        assert_eq!(Axis::Decades.marks([-0.5, 0.8]), [0.5, 1.0, 2.0, 5.0]);
         assert_eq!(Axis::Ratios.range(0.5, 10.0), [-1.0, 1.0]);
         assert_eq!(Axis::Ratios.range(2.0, 10.0), [0.0, 1.0]);
     }
