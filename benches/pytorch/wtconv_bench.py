@@ -463,6 +463,13 @@ def parse_duration(text):
     return float(text[:-1]) * units[text[-1]]
 
 
+def parse_commit(text):
+    # It goes into tables as it is.
+    if not re.fullmatch(r"[A-Za-z0-9_.+/-]+", text):
+        raise argparse.ArgumentTypeError(f"expected letters, digits and any of -_.+/, got {text!r}")
+    return text
+
+
 def choices(allowed):
     def parse(text):
         values = text.split(",")
@@ -490,7 +497,7 @@ def parse_arguments():
     parser.add_argument("--cuda-graphs", action="store_true", help="replay CUDA graphs of forward and train")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--time-budget", type=parse_duration, help="start no row after this long, such as 10m")
-    parser.add_argument("--commit", help="the commit to record")
+    parser.add_argument("--commit", type=parse_commit, help="the commit to record")
     parser.add_argument("--out", default="pytorch-bench")
     arguments = parser.parse_args()
     arguments.interrupted = False
