@@ -18,12 +18,14 @@ pub struct Cli {
 pub enum Command {
     /// Time every combination of shape, levels, dtype, layout, pass and route; write JSON, plots and a report
     ///
-    /// Every row is in results.json before the next one begins. Exit status: 0, also if --time-budget left rows out; 1 if the layer
-    /// was wrong; 130 after Ctrl-C, which keeps what was measured.
+    /// Every row is in results.json before the next one begins. Exit status: 0, also if --time-budget left rows out;
+    /// 1 if the layer was wrong; 130 after Ctrl-C, which keeps what was measured.
     Sweep(OnBackend<sweep::Options>),
     /// Time WTConvNeXt and ConvNeXt end to end, inference and training
     Model(OnBackend<model::Options>),
-    /// Time the training step of a depthwise convolution by Burn's own conv2d, the reference operator and the layer; as sweep does
+    /// Time the training step of a depthwise convolution: Burn's own conv2d, the reference operator, the layer
+    ///
+    /// Rows, files and exit status are those of a sweep.
     Depthwise(OnBackend<depthwise::Options>),
     /// Show what rows and models became slower or bigger between two runs
     Compare(compare::Options),

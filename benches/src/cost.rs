@@ -36,8 +36,8 @@ pub(crate) fn result_bytes(case: &Case, dtype: Dtype, pass: Pass) -> u64 {
     (elements * dtype.size()) as u64
 }
 
-/// Bytes of tensors that a row has in use at once, at least: `x` and `dy`, which are drawn for every pass, the parameters and what the
-/// pass returns.
+/// Bytes of tensors that a row has in use at once, at least: `x` and `dy`, which are drawn for every pass, the
+/// parameters and what the pass returns.
 pub(crate) fn least_bytes(case: &Case, dtype: Dtype, pass: Pass) -> u64 {
     let (channels, bands) = (case.shape.0[1], 1 + 4 * case.levels);
     let parameters = channels * (bands * (case.kernel_size * case.kernel_size + 1) + 1);

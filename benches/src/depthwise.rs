@@ -1,5 +1,5 @@
-//! `depthwise`: training step of a depthwise convolution: what the filter gradient costs by each way to compute it. A sweep of its own
-//! routes, checked, recorded and drawn as any other.
+//! `depthwise`: training step of a depthwise convolution: what the filter gradient costs by each way to compute it.
+//! A sweep of its own routes, checked, recorded and drawn as any other.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -79,8 +79,8 @@ pub fn run_without_device(command: &Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Lets Ctrl-C end a run after the batch in progress, with everything written and exit status 130; one more a second later ends
-/// it at once.
+/// Lets Ctrl-C end a run after the batch in progress, with everything written and exit status 130; one more a second
+/// later ends it at once.
 /// (`timeout` and some shells send one interrupt twice.)
 ///
 /// # Errors

@@ -93,7 +93,8 @@ pub(crate) enum TensorMemory {
     Device(Option<u64>),
 }
 
-/// Memory that there is. An allocation that fails ends the whole process on a CPU, so that what surely does not fit is refused before.
+/// Memory that there is. An allocation that fails ends the whole process on a CPU: what surely does not fit is refused
+/// before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     tensors: TensorMemory,

@@ -143,8 +143,9 @@ fn mixing_method(layout: Layout) -> [(String, String); 2] {
         "the mixing layer alone at the shape of each stage ({layout}, contiguous), times the blocks of the stage, summed; \
          forward for inference, forward and backward for training; timed after the model, not within it"
     );
-    let mixing_share = "mixing_ms over the model's median, two separate timings: an estimate of the layers' share of the model; none where \
-                        it is above 1, which no share can be (alone, small layers wait for their launches)";
+    let mixing_share = "mixing_ms over the model's median, two separate timings: an estimate of the layers' share of the \
+                        model; none where it is above 1, which no share can be (alone, small layers wait for their \
+                        launches)";
     [("mixing_ms".to_owned(), mixing_ms), ("mixing_share".to_owned(), mixing_share.to_owned())]
 }
 
@@ -194,8 +195,8 @@ fn measure_row<B: Target>(row: &mut ModelRow, job: &Job, options: &Options, devi
     };
 }
 
-/// Bytes of tensors that are in use at once, at least: the images and, of the mixing layers, the input of each for their gradients, or
-/// input and output of the largest without gradients.
+/// Bytes of tensors that are in use at once, at least: the images and, of the mixing layers, the input of each for their
+/// gradients, or input and output of the largest without gradients.
 fn least_bytes(config: &WtConvNextConfig, dtype: Dtype, mode: Mode, options: &Options) -> u64 {
     let images = options.batch * config.in_channels * options.size * options.size;
     let stages = stages(config, options.batch, options.size).map(|case| case.shape.elements());

@@ -120,7 +120,8 @@ impl Expected {
     }
 }
 
-/// Bytes of the numbers that the oracle has at once, at least: of the checked channels `x`, `dy` and `y`, and `dx` with gradients.
+/// Bytes of the numbers that the oracle has at once, at least: of the checked channels `x`, `dy` and `y`, and with
+/// gradients `dx`.
 pub(crate) fn least_bytes(case: &Case, with_gradients: bool) -> u64 {
     let [batch, channels, height, width] = case.shape.0;
     let pixels = batch * height * width;

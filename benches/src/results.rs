@@ -320,7 +320,8 @@ pub(crate) fn commit(text: &str) -> anyhow::Result<String> {
     Ok(text.to_owned())
 }
 
-/// The command line in one line, with the program's name instead of its path; what a shell would not take as one word is quoted.
+/// The command line in one line, with the program's name instead of its path; what a shell would not take as one word
+/// is quoted.
 fn command_line(mut arguments: impl Iterator<Item = String>) -> String {
     arguments.next();
     let quoted = |argument: String| {

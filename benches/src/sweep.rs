@@ -133,8 +133,8 @@ pub(crate) fn run<B: Target>(backend: &str, options: &Options) -> anyhow::Result
     sweep::<B>(backend, &groups, &options.out, &options.conduct, options.row_time())
 }
 
-/// Measures, writes everything into `directory`, and fails if a row of the layer is wrong. A row takes `row_time` unless the options
-/// say how long.
+/// Measures, writes everything into `directory`, and fails if a row of the layer is wrong. A row takes `row_time` unless
+/// the options say how long.
 pub(crate) fn sweep<B: Target>(
     backend: &str,
     groups: &[Group],
