@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! prepare.rs    what is checked before a run begins    run.rs  the loop over epochs and updates
+//! feed.rs       batches to the devices, ahead of them
 //! step.rs       one update: gradients of a mean over several batches, and the step
 //! gradients.rs  all gradients scaled, or as one tensor
 //! dtype.rs      the model in bf16, all else in f32   clip.rs      clipping by the norm of all gradients
@@ -24,6 +25,7 @@ mod dashboard;
 pub mod devices;
 pub mod dtype;
 pub mod ema;
+pub mod feed;
 pub mod gradients;
 pub mod history;
 pub mod interrupt;

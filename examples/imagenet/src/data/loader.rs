@@ -37,6 +37,9 @@ pub enum LoaderError {
         /// The cause.
         source: ThreadPoolBuildError,
     },
+    /// The thread that hands batches to the devices cannot be started.
+    #[error("cannot start the thread that hands batches to the devices: {0}")]
+    Feed(#[source] std::io::Error),
     /// A thread that prepares a batch failed.
     #[error("the data loader stopped with {} to go", count(*.remaining, "batch", "batches"))]
     Stopped {

@@ -15,6 +15,7 @@ use wtconvnext::{WtConvNext, WtConvNextConfig};
 
 use super::checkpoint::{Checkpoint, CheckpointError, RunFolder, State};
 use super::ema::Ema;
+use super::feed::Feed;
 use super::history::{EpochRecord, curves};
 use super::metrics::{EpochMetrics, Pace, Totals};
 use super::optimizer::GroupedAdamW;
@@ -29,7 +30,7 @@ use crate::count::count;
 use crate::data::augment::Transform;
 use crate::data::batch::ImageBatcher;
 use crate::data::decode::Failures;
-use crate::data::loader::{Batches, Loader, LoaderError, Workers};
+use crate::data::loader::{Loader, LoaderError, Workers};
 use crate::data::plan::{EpochPlan, updates_per_epoch};
 use crate::data::{Stream, stream};
 use crate::error::Error;
@@ -71,7 +72,8 @@ impl BackendTask for TrainTask {
 /// Model, optimizer and position of a run in progress.
 struct Trainer<B: TrainBackend> {
     config: TrainConfig,
-    device: B::Device,
+    /// With their indices; the first is the one that this thread works on.
+    devices: Vec<(usize, B::Device)>,
     model: WtConvNext<B>,
     /// The other devices, if there are any.
     replicas: Option<Replicas<B>>,
@@ -107,7 +109,7 @@ impl<B: TrainBackend> Trainer<B> {
     ) -> Result<Self, Error> {
         let Prepared { config, data, splits, model: model_config, run, resume_from, stop_after, .. } =
             prepared;
-        let device = devices[0].1.clone();
+        let device = &devices[0].1;
         let workers = Workers::start(config.workers)?;
         let classes = splits.train.classes().to_vec();
         let images = [splits.train.len(), splits.val.len()];
@@ -121,17 +123,17 @@ impl<B: TrainBackend> Trainer<B> {
 
         let (model, ema, optimizer, schedule, state) = match resume_from {
             Some((checkpoint, state)) => {
-                let model = checkpoint.trained_model(&state, &device)?;
-                let ema = checkpoint.ema(&state, &device)?;
+                let model = checkpoint.trained_model(&state, device)?;
+                let ema = checkpoint.ema(&state, device)?;
                 let optimizer = GroupedAdamW::new(&model, config.weight_decay);
-                let optimizer = optimizer.load_record(checkpoint.optimizer(&state, &device)?);
+                let optimizer = optimizer.load_record(checkpoint.optimizer(&state, device)?);
                 display.line(format_args!("resuming from {}", checkpoint.path().display()));
                 let schedule = schedule.load_record::<B>(state.schedule);
                 // The folder may have moved.
                 (model, ema, optimizer, schedule, State { format: State::FORMAT, data, ..state })
             }
             None => {
-                let model = init(&model_config, config.seed, &device)?;
+                let model = init(&model_config, config.seed, device)?;
                 let ema = (config.ema_decay > 0.0).then(|| model.valid());
                 let optimizer = GroupedAdamW::new(&model, config.weight_decay);
                 let state = State {
@@ -175,11 +177,11 @@ impl<B: TrainBackend> Trainer<B> {
             display.line(format_args!("{} devices, {images} of each batch on each", devices.len()));
         }
         Ok(Self {
-            batcher: recipe.batcher,
+            batcher: ImageBatcher { input_size: config.input_size as usize },
             replicas,
             ema: ema.map(|model| Ema::new(model, config.ema_decay)),
             config,
-            device,
+            devices: devices.to_vec(),
             model,
             optimizer,
             schedule,
@@ -263,7 +265,8 @@ impl<B: TrainBackend> Trainer<B> {
         let TrainConfig { batch_size, accumulate, seed, .. } = self.config;
         let plan = EpochPlan::shuffled(self.state.images[0], seed, self.state.epoch, batch_size, accumulate);
         let first = self.state.updates_done;
-        let mut batches = self.train.batches(self.state.epoch, plan.batches_of(first..plan.updates()));
+        let batches = self.train.batches(self.state.epoch, plan.batches_of(first..plan.updates()));
+        let mut batches = Feed::start(batches, &self.devices, self.batcher.clone())?;
         let mut metrics = EpochMetrics::new(self.state.classes.len(), self.state.totals);
         let mut clock = Instant::now();
         // Results are read back one update late: reading waits for the device, which meanwhile has the next one to do.
@@ -299,11 +302,11 @@ impl<B: TrainBackend> Trainer<B> {
         &mut self,
         plan: &EpochPlan,
         update: usize,
-        batches: &mut Batches,
+        batches: &mut Feed<B>,
     ) -> Result<Submitted<B::InnerBackend>, Error> {
         // Stochastic depth and dropout draw from the backend's generator, whose state cannot be stored.
         let seed = stream(self.config.seed, Stream::Update, self.state.schedule as u64, 0).random();
-        B::seed(&self.device, seed);
+        B::seed(&self.devices[0].1, seed);
         let lr = self.schedule.step();
         let planned = plan.update(update).len();
         let mut gradients = UpdateGradients::new(planned, self.config.dtype);
@@ -313,15 +316,13 @@ impl<B: TrainBackend> Trainer<B> {
             let batch = batches.next().ok_or(LoaderError::Stopped { remaining })??;
             unreadable += batch.failures.len();
             self.failures.add(batch.failures);
-            seen += batch.samples.len();
-            let samples = match &self.replicas {
-                Some(replicas) => replicas.share(batch.samples, batch.lambda, planned),
-                None => batch.samples,
+            seen += batch.images;
+            let part = match &self.replicas {
+                Some(replicas) => replicas.share(batch.parts, batch.lambda, planned),
+                None => batch.parts.into_iter().next().flatten(),
             };
             let smoothing = self.config.label_smoothing;
-            outputs.push((!samples.is_empty()).then(|| {
-                gradients.add(&self.model, samples, batch.lambda, &self.batcher, &self.device, smoothing)
-            }));
+            outputs.push(part.map(|part| gradients.add(&self.model, part, batch.lambda, smoothing)));
         }
         let Finished { outputs, gradients } = match &mut self.replicas {
             None => Finished {
@@ -381,12 +382,12 @@ impl<B: TrainBackend> Trainer<B> {
     fn validate(&mut self) -> Result<Option<Evaluation>, Error> {
         let model = self.ema.as_ref().map_or_else(|| self.model.valid(), |ema| ema.model().clone());
         let mut batch = 0;
-        let Self { display, interrupter, config, state, val, device, .. } = self;
+        let Self { display, interrupter, config, state, val, devices, .. } = self;
         evaluate::<<B as AutodiffBackend>::InnerBackend>(
             &model,
             val,
             config.batch_size,
-            device,
+            &devices[0].1,
             |states, totals| {
                 batch += 1;
                 let position = Position {

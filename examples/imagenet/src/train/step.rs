@@ -1,6 +1,5 @@
 //! One update: the gradient of a mean over the images of several batches, and the step.
 
-use burn::data::dataloader::batcher::Batcher;
 use burn::module::{AutodiffModule, Module};
 use burn::optim::{GradientsAccumulator, GradientsParams, Optimizer};
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -13,7 +12,7 @@ use super::dtype::ForwardDtype;
 use super::gradients::scale;
 use super::loss::{cross_entropy, mixed_targets, soft_cross_entropy};
 use crate::backend::TrainBackend;
-use crate::data::batch::{ImageBatch, ImageBatcher, Sample};
+use crate::data::batch::ImageBatch;
 
 /// What the metrics need to know about a batch.
 #[derive(Clone, Debug)]
@@ -49,14 +48,13 @@ impl<B: TrainBackend> UpdateGradients<B> {
     pub fn add(
         &mut self,
         model: &WtConvNext<B>,
-        samples: Vec<Sample>,
+        batch: ImageBatch<B>,
         lambda: Option<f64>,
-        batcher: &ImageBatcher,
-        device: &B::Device,
         label_smoothing: f64,
     ) -> BatchOutput<B::InnerBackend> {
-        self.seen += samples.len();
-        let ImageBatch { images, labels }: ImageBatch<B> = batcher.batch(samples, device);
+        let ImageBatch { images, labels } = batch;
+        let [count] = labels.dims();
+        self.seen += count;
         let logits = self.dtype.forward(model, images);
         let losses = match lambda {
             None => cross_entropy(logits.clone(), labels.clone(), label_smoothing),
@@ -109,6 +107,8 @@ pub fn clip_and_step<B: AutodiffBackend, M: AutodiffModule<B>>(
 mod tests {
     use super::*;
     use crate::TestAutodiff;
+    use crate::data::batch::{ImageBatcher, Sample};
+    use burn::data::dataloader::batcher::Batcher;
     use burn::module::{ModuleVisitor, Param};
     use burn::nn::{Linear, LinearConfig};
     use burn::optim::SgdConfig;
@@ -161,7 +161,7 @@ mod tests {
         let batcher = ImageBatcher { input_size: SIZE };
         let mut update = UpdateGradients::new(planned, ForwardDtype::F32);
         for batch in batches {
-            update.add(model, batch.to_vec(), lambda, &batcher, &device, 0.1);
+            update.add(model, batcher.batch(batch.to_vec(), &device), lambda, 0.1);
         }
         let mut collect = Collect(update.finish(model).unwrap(), Vec::new());
         model.visit(&mut collect);
