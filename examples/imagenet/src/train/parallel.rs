@@ -71,7 +71,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// exchanges of a later run.
 static NEXT_PEER: AtomicU32 = AtomicU32::new(0);
 
-/// The time of an exchange is measured in one update of so many: the device has to be waited for, which takes time of its own.
+/// The time of an exchange is measured in the last of so many updates: the device has to be waited for, which takes time of its own,
+/// and the first exchange of a run waits for kernels to be compiled.
 const MEASURED: usize = 16;
 
 /// A device that cannot go on.
@@ -173,6 +174,8 @@ pub struct Replicas<B: AutodiffBackend> {
 /// Exchanges of gradients in an epoch.
 #[derive(Default)]
 struct Exchanges {
+    /// Those of earlier epochs.
+    earlier: usize,
     count: usize,
     measured: usize,
     /// Of those that were measured.
@@ -306,13 +309,13 @@ impl<B: TrainBackend> Replicas<B> {
             Some(part) => {
                 let started = Instant::now();
                 let gradients = unflatten(self.exchange(part, lr)?, model);
-                if self.exchanges.count.is_multiple_of(MEASURED) {
+                self.exchanges.count += 1;
+                if (self.exchanges.earlier + self.exchanges.count).is_multiple_of(MEASURED) {
                     // Only what this thread has made of the sum is waited for: the engine adds in a thread of its own.
                     B::sync(&self.first).map_err(|error| self.failed(0, error.to_string()))?;
                     self.exchanges.measured += 1;
                     self.exchanges.time += started.elapsed();
                 }
-                self.exchanges.count += 1;
                 Some(gradients)
             }
             None => None,
@@ -371,10 +374,12 @@ impl<B: TrainBackend> Replicas<B> {
         }
     }
 
-    /// The time that the first device has waited for sums of gradients since the last call, by those that were measured.
-    pub fn take_exchanging(&mut self) -> Duration {
-        let Exchanges { count, measured, time } = std::mem::take(&mut self.exchanges);
-        time.mul_f64(count as f64 / measured.max(1) as f64)
+    /// The time that the first device has waited for sums of gradients since the last call, by those that were measured; `None` if
+    /// none was.
+    pub fn take_exchanging(&mut self) -> Option<Duration> {
+        let Exchanges { earlier, count, measured, time } = std::mem::take(&mut self.exchanges);
+        self.exchanges.earlier = earlier + count;
+        (measured > 0).then(|| time.mul_f64(count as f64 / measured as f64))
     }
 
     fn send(&self, order: impl Fn() -> Order<B>) {
@@ -785,10 +790,33 @@ mod tests {
             let device = burn::tensor::Device::<TestAutodiff>::default();
             started(&[(0, device)], &model::<TestAutodiff>(&device), 0.0)
         };
-        replicas.exchanges = Exchanges { count: 40, measured: 3, time: Duration::from_millis(6) };
-        assert_eq!(replicas.take_exchanging(), Duration::from_millis(80));
-        // The next epoch begins anew; one of which no update had images has no exchange.
-        assert_eq!(replicas.take_exchanging(), Duration::ZERO);
+        replicas.exchanges = Exchanges { earlier: 0, count: 40, measured: 3, time: Duration::from_millis(6) };
+        assert_eq!(replicas.take_exchanging(), Some(Duration::from_millis(80)));
+        // The next epoch begins anew; one of which no update was measured does not tell.
+        assert_eq!(replicas.take_exchanging(), None);
+        assert_eq!(replicas.exchanges.earlier, 40);
+    }
+
+    #[test]
+    fn the_last_of_sixteen_exchanges_is_measured() {
+        let _one_group = one_group();
+        let device = burn::tensor::Device::<TestAutodiff>::default();
+        let devices = [(0, device)];
+        let model = model::<TestAutodiff>(&device);
+        let mut replicas = started(&devices, &model, 0.0);
+        let mut measured = Vec::new();
+        for exchange in 1..=35 {
+            let mut update = UpdateGradients::new(1, ForwardDtype::F32);
+            let part = replicas.share(feed::parts(samples(0, 1), &devices, &BATCHER), None, 1);
+            let output = update.add(&model, part.expect("its image"), None, 0.0);
+            replicas.finish(update, vec![Some(output)], 1, &model, LR).unwrap();
+            // Epochs of five updates.
+            if exchange % 5 == 0 && replicas.take_exchanging().is_some() {
+                measured.push(exchange);
+            }
+        }
+        // Those of the 16th and the 32nd.
+        assert_eq!(measured, [20, 35]);
     }
 
     /// What ends an update of three images on devices 4, 7 and 5, with the `patience` of the trainer.

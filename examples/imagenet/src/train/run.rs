@@ -211,10 +211,11 @@ impl<B: TrainBackend> Trainer<B> {
             let seconds = started.elapsed().as_secs_f64();
             let images_per_second = (self.state.totals.images - before) as f64 / seconds;
             if let Some(replicas) = &mut self.replicas {
-                let share = 100.0 * replicas.take_exchanging().as_secs_f64() / seconds;
-                self.display.line(format_args!(
-                    "{images_per_second:.0} images/s on all devices, {share:.1} % of the time in exchanging gradients"
-                ));
+                let share = replicas.take_exchanging().map_or(String::new(), |time| {
+                    let share = 100.0 * time.as_secs_f64() / seconds;
+                    format!(", {share:.1} % of the time in exchanging gradients")
+                });
+                self.display.line(format_args!("{images_per_second:.0} images/s on all devices{share}"));
             }
             let Some(val) = self.validate()? else {
                 return self.interrupted();
