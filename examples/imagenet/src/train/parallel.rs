@@ -532,6 +532,8 @@ pub(super) mod fault {
     /// Before what it happens.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Place {
+        /// Before a part of a batch is copied to the device.
+        Feed,
         Batch,
         Finish,
         Step,
@@ -580,7 +582,7 @@ pub(super) mod fault {
         Planned
     }
 
-    pub(super) fn strike(rank: usize, place: Place) {
+    pub fn strike(rank: usize, place: Place) {
         let kind = match &mut *fault() {
             Some(fault) if fault.rank == rank && fault.place == place => {
                 if fault.after > 0 {
@@ -689,7 +691,7 @@ mod tests {
             let mut gradients = UpdateGradients::new(10, ForwardDtype::F32);
             let mut outputs = Vec::new();
             for size in sizes {
-                let mut parts = feed::parts(samples(number, size), devices, &BATCHER);
+                let mut parts = feed::parts(samples(number, size), devices, BATCHER);
                 let part = match &replicas {
                     Some(replicas) => replicas.share(parts, None, 10),
                     None => parts.remove(0),
@@ -807,7 +809,7 @@ mod tests {
         let mut measured = Vec::new();
         for exchange in 1..=35 {
             let mut update = UpdateGradients::new(1, ForwardDtype::F32);
-            let part = replicas.share(feed::parts(samples(0, 1), &devices, &BATCHER), None, 1);
+            let part = replicas.share(feed::parts(samples(0, 1), &devices, BATCHER), None, 1);
             let output = update.add(&model, part.expect("its image"), None, 0.0);
             replicas.finish(update, vec![Some(output)], 1, &model, LR).unwrap();
             // Epochs of five updates.
@@ -827,7 +829,7 @@ mod tests {
         let mut replicas = started(&devices, &model, 0.0);
         replicas.patience = patience;
         let seen = 3;
-        let part = replicas.share(feed::parts(samples(0, seen), &devices, &BATCHER), None, seen);
+        let part = replicas.share(feed::parts(samples(0, seen), &devices, BATCHER), None, seen);
         let mut update = UpdateGradients::new(seen, ForwardDtype::F32);
         let part = part.expect("an image for each device");
         let output = update.add(&model, part, None, recipe(0.0).label_smoothing);

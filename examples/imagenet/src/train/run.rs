@@ -267,7 +267,7 @@ impl<B: TrainBackend> Trainer<B> {
         let plan = EpochPlan::shuffled(self.state.images[0], seed, self.state.epoch, batch_size, accumulate);
         let first = self.state.updates_done;
         let batches = self.train.batches(self.state.epoch, plan.batches_of(first..plan.updates()));
-        let mut batches = Feed::start(batches, &self.devices, self.batcher.clone())?;
+        let mut batches = Feed::start(batches, &self.devices, self.batcher)?;
         let mut metrics = EpochMetrics::new(self.state.classes.len(), self.state.totals);
         let mut clock = Instant::now();
         // Results are read back one update late: reading waits for the device, which meanwhile has the next one to do.
