@@ -243,6 +243,8 @@ mod tests {
 
     #[test]
     fn every_device_has_the_images_of_its_part_of_every_batch() {
+        // No fault of another test may strike here.
+        let _one_group = one_group();
         let device = Default::default();
         let devices = [(0, device), (1, device), (2, device)];
         let mixed = HostBatch { samples: samples(5), lambda: Some(0.5), ..HostBatch::default() };
