@@ -31,10 +31,7 @@ fn the_readmes_have_the_recorded_accuracies() {
         assert!(readmes[0].contains(&row), "no row {row}");
         if let Some(seconds) = run["seconds"].as_u64() {
             let (minutes, seconds) = (seconds / 60, seconds % 60);
-            let text = format!(
-                "{accuracy:.4} after {} epochs, in {minutes} minutes {seconds} seconds",
-                epochs.len()
-            );
+            let text = format!("{accuracy:.4} after {} epochs, in {minutes} min {seconds} s", epochs.len());
             for readme in &readmes {
                 assert!(readme.contains(&text), "no text {text}");
             }
@@ -67,4 +64,29 @@ fn the_readme_has_the_recorded_speeds() {
         "{f32_one} images a second on one H200\nand {f32_two} on two in f32, {bf16_one} and {bf16_two} in bf16"
     );
     assert!(read("../../README.md").contains(&text), "no text {text}");
+}
+
+#[test]
+fn the_readme_has_the_recorded_receptive_fields() {
+    let readme = read("README.md");
+    let fields = |name| record(name)["fields"].as_array().unwrap().clone();
+    let sides = |field: &Value| -> Vec<(u64, String)> {
+        let squares = field["squares"].as_array().unwrap().iter();
+        squares
+            .map(|square| {
+                (square["side"].as_u64().unwrap(), format!("{:.1}", 100.0 * square["area"].as_f64().unwrap()))
+            })
+            .collect()
+    };
+    let layers = fields("erf-layers.json");
+    assert_eq!(layers.len(), 6);
+    for layer in &layers {
+        let name = layer["name"].as_str().unwrap().replace(" L=", ", L=");
+        let [(a, _), (b, _), (c, _), (d, area)] = sides(layer).try_into().unwrap();
+        let row = format!("| {name} | {a} | {b} | {c} | {d} px, {area} % |");
+        assert!(readme.contains(&row), "no row {row}");
+    }
+    let [(a, x), (b, y), (c, z), (d, w)] = sides(&fields("erf-model.json")[0]).try_into().unwrap();
+    let text = format!("{a}, {b}, {c} and {d} pixels\n({x}, {y}, {z} and {w} % of the area)");
+    assert!(readme.contains(&text), "no text {text}");
 }
