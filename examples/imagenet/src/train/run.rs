@@ -83,7 +83,6 @@ struct Trainer<B: TrainBackend> {
     schedule: WarmupCosine,
     train: Loader,
     val: Loader,
-    batcher: ImageBatcher,
     run: RunFolder,
     /// Where the run stands, but for the tensors.
     state: State,
@@ -177,7 +176,6 @@ impl<B: TrainBackend> Trainer<B> {
             display.line(format_args!("{} devices, {images} of each batch on each", devices.len()));
         }
         Ok(Self {
-            batcher: ImageBatcher { input_size: config.input_size as usize },
             replicas,
             ema: ema.map(|model| Ema::new(model, config.ema_decay)),
             config,
@@ -267,7 +265,8 @@ impl<B: TrainBackend> Trainer<B> {
         let plan = EpochPlan::shuffled(self.state.images[0], seed, self.state.epoch, batch_size, accumulate);
         let first = self.state.updates_done;
         let batches = self.train.batches(self.state.epoch, plan.batches_of(first..plan.updates()));
-        let mut batches = Feed::start(batches, &self.devices, self.batcher)?;
+        let batcher = ImageBatcher { input_size: self.train.input_size() };
+        let mut batches = Feed::start(batches, &self.devices, batcher)?;
         let mut metrics = EpochMetrics::new(self.state.classes.len(), self.state.totals);
         let mut clock = Instant::now();
         // Results are read back one update late: reading waits for the device, which meanwhile has the next one to do.
