@@ -19,7 +19,7 @@ use crate::data::augment::Transform;
 use crate::data::batch::{ImageBatch, ImageBatcher};
 use crate::data::decode::Failures;
 use crate::data::folder::{ImageFolder, split_folder};
-use crate::data::loader::{Loader, Workers};
+use crate::data::loader::{Loader, LoaderError, Workers};
 use crate::data::plan::EpochPlan;
 use crate::drawing::{Align, BLACK, Canvas, GREY, Scale, WHITE, text_width};
 use crate::error::Error;
@@ -27,10 +27,10 @@ use crate::output;
 use crate::progress;
 use crate::runs;
 use crate::train::checkpoint::{Checkpoint, State};
+use crate::train::feed::Feed;
 use crate::train::loss::cross_entropy;
 use crate::train::metrics::{EpochMetrics, Scores, Totals};
 use crate::train::step::BatchOutput;
-use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::Dataset;
 
 /// Flags of `evaluate`.
@@ -202,7 +202,7 @@ impl Evaluation {
     }
 }
 
-/// Runs `model` over all images of `loader`.
+/// Runs `model` over all images of `loader`, on a device that comes with its index as in `--devices`.
 ///
 /// `on_batch` gets the metrics of each batch and the sums so far, and returns whether to go on. If it ends the evaluation,
 /// there is no result. Images whose outputs are not finite are counted and left out of the scores; if no others are left, the scores
@@ -210,12 +210,12 @@ impl Evaluation {
 ///
 /// # Errors
 ///
-/// [`Error::Unreadable`] if not a single image can be read; [`Error::Loader`].
+/// [`Error::Unreadable`] if not a single image can be read; [`Error::Loader`]; [`Error::Device`] if the device cannot take a batch.
 pub fn evaluate<B: WtConvBackend>(
     model: &WtConvNext<B>,
     loader: &Loader,
     batch_size: usize,
-    device: &B::Device,
+    device: &(usize, B::Device),
     mut on_batch: impl FnMut(Vec<MetricState>, &Totals) -> bool,
 ) -> Result<Option<Evaluation>, Error> {
     let files = loader.files();
@@ -227,14 +227,15 @@ pub fn evaluate<B: WtConvBackend>(
     let mut not_finite = 0;
 
     let plan = EpochPlan::sequential(files.len(), batch_size);
-    for batch in loader.batches(0, plan.batches_of(0..plan.updates())) {
-        let batch = batch?;
+    let batches = loader.batches(0, plan.batches_of(0..plan.updates()));
+    let mut batches = Feed::<B>::start(batches, std::slice::from_ref(device), batcher)?;
+    for remaining in (1..=plan.updates()).rev() {
+        let batch = batches.next().ok_or(LoaderError::Stopped { remaining })??;
         metrics.add_unreadable(batch.failures.len());
         failures.add(batch.failures);
-        if batch.samples.is_empty() {
+        let Some(ImageBatch { images, labels }) = batch.parts.into_iter().flatten().next() else {
             continue;
-        }
-        let ImageBatch { images, labels }: ImageBatch<B> = batcher.batch(batch.samples, device);
+        };
         let logits = model.forward(images);
         let rows = finite_rows(&logits);
         let [all, _] = logits.dims();
@@ -246,7 +247,7 @@ pub fn evaluate<B: WtConvBackend>(
             return Ok(None);
         }
         let (logits, labels) = if rows.len() < all {
-            let rows = Tensor::from_ints(rows.as_slice(), device);
+            let rows = Tensor::from_ints(rows.as_slice(), &device.1);
             (logits.select(0, rows.clone()), labels.select(0, rows))
         } else {
             (logits, labels)
@@ -392,7 +393,7 @@ impl BackendTask for Task {
             &model,
             &loader,
             usize::from(self.args.batch_size),
-            &device,
+            &(0, device),
             |_, totals| {
                 bar.set_position(totals.seen() as u64);
                 true

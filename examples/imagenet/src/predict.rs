@@ -1,7 +1,7 @@
 //! The most probable classes of image files.
 
-use burn::data::dataloader::batcher::Batcher;
 use burn::tensor::activation::softmax;
+use burn::tensor::backend::Backend;
 use burn_wtconv::WtConvBackend;
 use clap::{Args, ValueHint};
 use serde::Serialize;
@@ -24,9 +24,6 @@ use crate::output;
 use crate::progress;
 use crate::runs;
 use crate::train::checkpoint::{Checkpoint, State};
-
-/// Batches of images that are read while the model is busy with one.
-const PREFETCH: usize = 1;
 
 /// Flags of `predict`.
 #[derive(Args, Clone, Debug)]
@@ -150,19 +147,29 @@ impl BackendTask for Task {
         let bar = progress::bar(self.images.len(), "images");
         let start = Instant::now();
         let (mut unreadable, mut not_finite) = (0, 0);
-        let (sender, receiver) = sync_channel(PREFETCH);
+        let (read, to_stack) = sync_channel(0);
+        let (stacked, to_predict) = sync_channel(0);
         let printed = thread::scope(|scope| {
             let (images, batch_size) = (&self.images, usize::from(self.args.batch_size));
+            // While the model is busy with a batch, the next is stacked and copied to the device, and the one after it is read. The
+            // receivers are gone when nobody reads what is printed.
             scope.spawn(move || {
                 for images in images.chunks(batch_size) {
-                    // The receiver is gone when nobody reads what is printed.
-                    if sender.send((images, workers.read(images, &transform))).is_err() {
+                    if read.send((images, workers.read(images, &transform))).is_err() {
                         break;
                     }
                 }
             });
-            for (images, samples) in receiver {
-                for (path, prediction) in images.iter().zip(predict(&model, &self.state, samples, &device)) {
+            let (state, device) = (&self.state, &device);
+            scope.spawn(move || {
+                for (images, samples) in to_stack {
+                    if stacked.send((images, Stacked::new(samples, state, device))).is_err() {
+                        break;
+                    }
+                }
+            });
+            for (images, batch) in to_predict {
+                for (path, prediction) in images.iter().zip(batch.predict(&model, &self.state)) {
                     match &prediction {
                         Ok(_) => {}
                         Err(PredictError::Decode(_)) => unreadable += 1,
@@ -238,39 +245,57 @@ pub fn predict<B: WtConvBackend>(
     images: Vec<Result<Sample, DecodeError>>,
     device: &B::Device,
 ) -> Vec<Result<Prediction, PredictError>> {
-    let mut samples = Vec::new();
-    let failures: Vec<Option<DecodeError>> =
-        images.into_iter().map(|image| image.map(|sample| samples.push(sample)).err()).collect();
-    if samples.is_empty() {
-        return failures.into_iter().flatten().map(|error| Err(error.into())).collect();
+    Stacked::new(images, state, device).predict(model, state)
+}
+
+/// Images that have been read, on the device, and what is known of those that could not be read.
+struct Stacked<B: Backend> {
+    /// `None` if no image could be read.
+    images: Option<ImageBatch<B>>,
+    /// One for each image, in order.
+    failures: Vec<Option<DecodeError>>,
+}
+
+impl<B: WtConvBackend> Stacked<B> {
+    fn new(images: Vec<Result<Sample, DecodeError>>, state: &State, device: &B::Device) -> Self {
+        let batcher = ImageBatcher { input_size: state.input_size as usize };
+        let mut samples = Vec::new();
+        let failures =
+            images.into_iter().map(|image| image.map(|sample| samples.push(sample)).err()).collect();
+        let images = (!samples.is_empty()).then(|| batcher.stack(&samples).to_device(device));
+        Self { images, failures }
     }
 
-    let batcher = ImageBatcher { input_size: state.input_size as usize };
-    let batch: ImageBatch<B> = batcher.batch(samples, device);
-    let logits = model.forward(batch.images);
-    let probabilities: Vec<f32> = softmax(logits.clone(), 1).into_data().iter::<f32>().collect();
-    let logits: Vec<f32> = logits.into_data().iter::<f32>().collect();
-    let classes = state.classes.len();
-    let mut rows = logits.chunks_exact(classes).zip(probabilities.chunks_exact(classes)).map(
-        |(logits, probabilities)| Prediction {
-            classes: rank(&state.classes, probabilities),
-            logits: logits.to_vec(),
-        },
-    );
-    failures
-        .into_iter()
-        .map(|failure| match failure {
-            Some(error) => Err(error.into()),
-            None => {
-                let prediction = rows.next().expect("one row for each image that was read");
-                let outputs = prediction.logits.len();
-                match prediction.logits.iter().filter(|output| !output.is_finite()).count() {
-                    0 => Ok(prediction),
-                    not_finite => Err(PredictError::NotFinite { not_finite, outputs }),
+    fn predict(self, model: &WtConvNext<B>, state: &State) -> Vec<Result<Prediction, PredictError>> {
+        let Self { images, failures } = self;
+        let Some(ImageBatch { images, .. }) = images else {
+            return failures.into_iter().flatten().map(|error| Err(error.into())).collect();
+        };
+        let logits = model.forward(images);
+        let probabilities: Vec<f32> = softmax(logits.clone(), 1).into_data().iter::<f32>().collect();
+        let logits: Vec<f32> = logits.into_data().iter::<f32>().collect();
+        let classes = state.classes.len();
+        let mut rows = logits.chunks_exact(classes).zip(probabilities.chunks_exact(classes)).map(
+            |(logits, probabilities)| Prediction {
+                classes: rank(&state.classes, probabilities),
+                logits: logits.to_vec(),
+            },
+        );
+        failures
+            .into_iter()
+            .map(|failure| match failure {
+                Some(error) => Err(error.into()),
+                None => {
+                    let prediction = rows.next().expect("one row for each image that was read");
+                    let outputs = prediction.logits.len();
+                    match prediction.logits.iter().filter(|output| !output.is_finite()).count() {
+                        0 => Ok(prediction),
+                        not_finite => Err(PredictError::NotFinite { not_finite, outputs }),
+                    }
                 }
-            }
-        })
-        .collect()
+            })
+            .collect()
+    }
 }
 
 fn rank(classes: &[String], probabilities: &[f32]) -> Vec<ClassProbability> {

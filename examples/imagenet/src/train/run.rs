@@ -387,7 +387,7 @@ impl<B: TrainBackend> Trainer<B> {
             &model,
             val,
             config.batch_size,
-            &devices[0].1,
+            &devices[0],
             |states, totals| {
                 batch += 1;
                 let position = Position {
