@@ -569,6 +569,23 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_dies_in_validation_ends_the_run_too() {
+        let bench = Bench::new();
+        let (straight, struck) = (bench.copy("straight"), bench.copy("struck"));
+        let finished = resume(&straight, None).unwrap();
+
+        // After the batches of the first epoch, at the second of the validation images.
+        let planned = fault::plan(Kind::Death, 0, Place::Feed, BATCHES + 1);
+        let error = resume(&struck, None).unwrap_err();
+        drop(planned);
+        assert!(matches!(error, Error::Device(DeviceError::Failed { device: 0, .. })), "{error}");
+        assert_eq!(struck.last().unwrap().state().unwrap().history.len(), 0);
+
+        assert_eq!(resume(&struck, None).unwrap(), finished);
+        assert_eq!(result(&struck), result(&straight));
+    }
+
+    #[test]
     fn a_run_with_one_replica_is_the_run_without_bit_for_bit() {
         let bench = Bench::new();
         let (alone, replica) = (bench.copy("alone"), bench.copy("replica"));
