@@ -14,8 +14,8 @@
 
 use cubecl::prelude::*;
 
-use crate::layout::{Layout, QUAD};
-use crate::shared::read_quad;
+use crate::layout::{Access, Layout, QUAD};
+use crate::shared::{below, read_quad};
 
 /// Largest filter side whose taps are held in registers.
 pub(crate) const MAX_REGISTER_KERNEL: usize = 7;
@@ -33,7 +33,7 @@ pub(crate) fn load_taps(
     filter: usize,
     taps: &mut Array<f32>,
     #[comptime] kernel_size: usize,
-    #[comptime] vectors: bool,
+    #[comptime] access: Access,
 ) {
     let count = comptime!(kernel_size * kernel_size);
     let mut quad = Array::<f32>::new(QUAD);
@@ -41,10 +41,11 @@ pub(crate) fn load_taps(
     for q in 0..comptime!((kernel_size * kernel_size).div_ceil(QUAD)) {
         read_quad(
             shared,
-            filter * comptime!(filter_pitch(kernel_size) / QUAD) + q,
+            filter * comptime!(filter_pitch(kernel_size) / QUAD),
+            comptime!(q as i32),
             &mut quad,
             0usize,
-            vectors,
+            access,
         );
         #[unroll]
         for i in 0..QUAD {
@@ -72,9 +73,17 @@ pub(crate) fn convolve_tile(
     let mut input = Array::<f32>::new(comptime!(layout.tile_quads() * QUAD));
     #[unroll]
     for r in 0..comptime!(rows + layout.kernel_size - 1) {
+        let row = below(origin, pitch, r, comptime!(layout.access()));
         #[unroll]
         for q in 0..comptime!(layout.tile_quads()) {
-            read_quad(shared, origin + r * pitch + q, &mut input, comptime!(q * QUAD), layout.vectors);
+            read_quad(
+                shared,
+                row,
+                comptime!(q as i32),
+                &mut input,
+                comptime!(q * QUAD),
+                comptime!(layout.access()),
+            );
         }
         #[unroll]
         for ky in 0..kernel_size {
@@ -111,9 +120,17 @@ pub(crate) fn convolve_tile_row(
     let mut input = Array::<f32>::new(comptime!(layout.tile_quads() * QUAD));
     #[unroll]
     for r in 0..rows {
+        let row = below(origin, pitch, r, comptime!(layout.access()));
         #[unroll]
         for q in 0..comptime!(layout.tile_quads()) {
-            read_quad(shared, origin + r * pitch + q, &mut input, comptime!(q * QUAD), layout.vectors);
+            read_quad(
+                shared,
+                row,
+                comptime!(q as i32),
+                &mut input,
+                comptime!(q * QUAD),
+                comptime!(layout.access()),
+            );
         }
         #[unroll]
         for kx in 0..comptime!(layout.kernel_size) {
@@ -149,10 +166,11 @@ pub(crate) fn convolve_clipped(
         for q in 0..quads {
             read_quad(
                 shared,
-                origin + comptime!(r * quads + q),
+                origin,
+                comptime!((r * quads + q) as i32),
                 &mut input,
                 comptime!(q * QUAD),
-                layout.vectors,
+                comptime!(layout.access()),
             );
         }
         #[unroll]
@@ -206,15 +224,24 @@ pub(crate) fn correlate_tile(
         if comptime!(r < rows) {
             read_quad(
                 shared,
-                cotangent_origin + r * cotangent_pitch,
+                below(cotangent_origin, cotangent_pitch, r, comptime!(layout.access())),
+                0i32,
                 &mut cotangent,
                 comptime!(r * QUAD),
-                layout.vectors,
+                comptime!(layout.access()),
             );
         }
+        let row = below(origin, pitch, r, comptime!(layout.access()));
         #[unroll]
         for q in 0..comptime!(layout.tile_quads()) {
-            read_quad(shared, origin + r * pitch + q, &mut input, comptime!(q * QUAD), layout.vectors);
+            read_quad(
+                shared,
+                row,
+                comptime!(q as i32),
+                &mut input,
+                comptime!(q * QUAD),
+                comptime!(layout.access()),
+            );
         }
         #[unroll]
         for x in 0..QUAD {

@@ -15,10 +15,10 @@
 use cubecl::prelude::*;
 
 use crate::depthwise::correlate_tile;
-use crate::layout::{BLOCK_LEVELS, Layout, QUAD};
+use crate::layout::{Layout, QUAD};
 use crate::operator::{tile_of, tile_origin};
-use crate::shared::zero;
-use crate::window::{BLOCK_SAMPLES, Grid, View, analyse, cube_index, fetch, place_window, scatter};
+use crate::shared::{write, zero};
+use crate::window::{BLOCK_SAMPLES, Grid, View, analyse_both, cube_index, fetch, place_window, scatter};
 
 /// Everything the filter-gradient kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,7 +127,7 @@ pub(crate) fn filter_gradient<F: Float>(
     let chunk = rest / comptime!(kernel.tap_groups());
 
     // What tiles read beyond the planes stays zero for good.
-    zero(&mut shared, 0usize, comptime!(kernel.shared_floats()), layout.threads, layout.vectors);
+    zero(&mut shared, 0usize, comptime!(kernel.shared_floats()), layout.threads, comptime!(layout.access()));
     sync_cube();
 
     let mut sums = Array::<f32>::new(comptime!(kernel.sums()));
@@ -141,10 +141,7 @@ pub(crate) fn filter_gradient<F: Float>(
         let place = place_window(chunk * visits + visit, channel, &grid, layout);
         load_window::<F>(x, &x_view, &grid, &place, &mut shared, unit + hidden, kernel.load_x, kernel.x);
         load_window::<F>(dy, &dy_view, &grid, &place, &mut shared, unit + hidden, kernel.load_dy, kernel.dy);
-        analyse(&mut shared, unit + hidden, kernel.x);
-        if comptime!(layout.levels > BLOCK_LEVELS) {
-            analyse(&mut shared, unit + hidden, kernel.dy);
-        }
+        analyse_both(&mut shared, unit + hidden, kernel.x, kernel.dy);
         if active {
             correlate_tile(
                 &shared,
@@ -182,7 +179,13 @@ pub(crate) fn filter_gradient<F: Float>(
     // Lanes of a filter, added in order by one thread a tap.
     #[unroll]
     for e in 0..comptime!(kernel.sums()) {
-        shared[e * comptime!(kernel.sum_pitch()) + unit] = sums[e];
+        write(
+            &mut shared,
+            unit,
+            comptime!((e * kernel.sum_pitch()) as i32),
+            sums[e],
+            comptime!(layout.access()),
+        );
     }
     sync_cube();
     let taps = comptime!(kernel.tap_rows * layout.kernel_size);

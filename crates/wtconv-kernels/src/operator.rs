@@ -259,7 +259,7 @@ fn clear(shared: &mut SharedMemory<f32>, #[comptime] kernel: OperatorKernel) {
             layout.start,
             comptime!(kernel.shared_floats() / QUAD * QUAD),
             layout.threads,
-            layout.vectors,
+            comptime!(layout.access()),
         );
     }
 }
@@ -364,7 +364,7 @@ fn convolve<P: Float>(
             set * comptime!(1 + 4 * layout.levels) + filter,
             &mut taps,
             kernel_size,
-            layout.vectors,
+            comptime!(layout.access()),
         );
         convolve_tile(shared, origin, pitch, &taps, sums, rows, layout);
     } else {
@@ -518,7 +518,14 @@ fn convolve_subbands<P: Float>(
         if active {
             #[unroll]
             for r in 0..layout.tile_rows {
-                write_quad(shared, result + r * pitch, &sums, comptime!(r * QUAD), layout.vectors);
+                write_quad(
+                    shared,
+                    result + r * pitch,
+                    0i32,
+                    &sums,
+                    comptime!(r * QUAD),
+                    comptime!(layout.access()),
+                );
             }
         }
     }
@@ -538,7 +545,7 @@ fn convolve_clipped_in_place(
     let filter =
         set * comptime!(1 + 4 * layout.levels) + buffer / comptime!(layout.planes) + comptime!(4 * level - 3);
     let mut taps = Array::<f32>::new(comptime!(layout.kernel_size * layout.kernel_size));
-    load_taps(shared, filter, &mut taps, layout.kernel_size, layout.vectors);
+    load_taps(shared, filter, &mut taps, layout.kernel_size, comptime!(layout.access()));
     let mut sums = Array::<f32>::new(comptime!(layout.rows(level) * layout.cols(level)));
     #[unroll]
     for e in 0..comptime!(layout.rows(level) * layout.cols(level)) {
@@ -574,10 +581,11 @@ fn write_clipped(
             }
             write_quad(
                 shared,
-                origin + comptime!(r * (layout.pitch(level) / QUAD) + q),
+                origin,
+                comptime!((r * (layout.pitch(level) / QUAD) + q) as i32),
                 &quad,
                 0usize,
-                layout.vectors,
+                comptime!(layout.access()),
             );
         }
     }
@@ -624,12 +632,12 @@ fn collect_deeper(
                 shared[at + 3 * subband],
             );
             let to = result_at(plane, y * 2, x * 2, 1usize, layout) / 2;
-            let (a1, b1) = read_pair(shared, to, layout.vectors);
-            write_pair(shared, to, a1 + a, b1 + b, layout.vectors);
+            let (a1, b1) = read_pair(shared, to, 0i32, comptime!(layout.access()));
+            write_pair(shared, to, 0i32, a1 + a, b1 + b, comptime!(layout.access()));
             if comptime!(layout.rows(1).is_multiple_of(2)) || y * 2 + 1 < comptime!(layout.rows(1)) {
                 let to = to + comptime!(layout.pitch(1) / 2);
-                let (c1, d1) = read_pair(shared, to, layout.vectors);
-                write_pair(shared, to, c1 + c, d1 + d, layout.vectors);
+                let (c1, d1) = read_pair(shared, to, 0i32, comptime!(layout.access()));
+                write_pair(shared, to, 0i32, c1 + c, d1 + d, comptime!(layout.access()));
             }
             i += comptime!(layout.threads);
         }
@@ -851,10 +859,10 @@ fn synthesise_tile(
     #[unroll]
     for r in 0..steps {
         let at = first + r * comptime!(layout.pitch(1) / 2);
-        let (ll0, ll1) = read_pair(shared, at, layout.vectors);
-        let (lh0, lh1) = read_pair(shared, at + subband, layout.vectors);
-        let (hl0, hl1) = read_pair(shared, at + 2 * subband, layout.vectors);
-        let (hh0, hh1) = read_pair(shared, at + 3 * subband, layout.vectors);
+        let (ll0, ll1) = read_pair(shared, at, 0i32, comptime!(layout.access()));
+        let (lh0, lh1) = read_pair(shared, at + subband, 0i32, comptime!(layout.access()));
+        let (hl0, hl1) = read_pair(shared, at + 2 * subband, 0i32, comptime!(layout.access()));
+        let (hh0, hh1) = read_pair(shared, at + 3 * subband, 0i32, comptime!(layout.access()));
         let (a0, b0, c0, d0) = butterflies(ll0, lh0, hl0, hh0);
         let (a1, b1, c1, d1) = butterflies(ll1, lh1, hl1, hh1);
         let to = comptime!(2 * r * QUAD);
@@ -923,7 +931,7 @@ fn finish_clipped<F: Float, P: Float>(
             set * comptime!(1 + 4 * layout.levels),
             &mut taps,
             layout.kernel_size,
-            layout.vectors,
+            comptime!(layout.access()),
         );
         let origin = comptime!(layout.offset(0) / QUAD) + plane * comptime!(layout.stride(0) / QUAD);
         convolve_clipped(shared, origin, &taps, &mut sums, 0usize, layout);

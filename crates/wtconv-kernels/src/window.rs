@@ -16,7 +16,7 @@ use cubecl::prelude::*;
 
 use crate::haar::butterflies;
 use crate::layout::{BLOCK, BLOCK_LEVELS, Layout};
-use crate::shared::write_pair;
+use crate::shared::{read, write, write_pair};
 
 /// Samples of a block.
 pub(crate) const BLOCK_SAMPLES: usize = BLOCK * BLOCK;
@@ -266,6 +266,7 @@ pub(crate) fn scatter<F: Float>(
                             plane,
                             block_y,
                             block_x,
+                            0usize,
                             r,
                             pair,
                             samples[at],
@@ -303,9 +304,10 @@ pub(crate) fn scatter<F: Float>(
                         let at = comptime!(y * 8 + s * 2);
                         put_pair(
                             shared,
-                            comptime!(s * layout.planes) + plane,
+                            plane,
                             block_y,
                             block_x,
+                            s,
                             y,
                             0usize,
                             level1[at],
@@ -317,10 +319,10 @@ pub(crate) fn scatter<F: Float>(
                 }
                 if comptime!(layout.levels > 1) {
                     let (ll, lh, hl, hh) = butterflies(level1[0], level1[1], level1[8], level1[9]);
-                    put(shared, plane, block_y, block_x, ll, layout, 2usize);
-                    put(shared, comptime!(layout.planes) + plane, block_y, block_x, lh, layout, 2usize);
-                    put(shared, comptime!(2 * layout.planes) + plane, block_y, block_x, hl, layout, 2usize);
-                    put(shared, comptime!(3 * layout.planes) + plane, block_y, block_x, hh, layout, 2usize);
+                    put(shared, plane, block_y, block_x, 0usize, ll, layout, 2usize);
+                    put(shared, plane, block_y, block_x, 1usize, lh, layout, 2usize);
+                    put(shared, plane, block_y, block_x, 2usize, hl, layout, 2usize);
+                    put(shared, plane, block_y, block_x, 3usize, hh, layout, 2usize);
                 }
             }
         }
@@ -334,9 +336,10 @@ pub(crate) fn scatter<F: Float>(
 #[cube]
 fn put_pair(
     shared: &mut SharedMemory<f32>,
-    buffer: usize,
+    plane: usize,
     block_y: usize,
     block_x: usize,
+    #[comptime] subband: usize,
     #[comptime] row: usize,
     #[comptime] pair: usize,
     a: f32,
@@ -367,14 +370,17 @@ fn put_pair(
         } else {
             comptime!(0)
         };
-        let to = comptime!(layout.offset(level) / 2)
-            + buffer * comptime!(layout.stride(level) / 2)
+        let to = plane * comptime!(layout.stride(level) / 2)
             + block_y * comptime!(side * (layout.pitch(level) / 2))
-            + block_x * comptime!(side / 2)
-            + comptime!(row * (layout.pitch(level) / 2) + pair)
-            + first
-            - comptime!(above * (layout.pitch(level) / 2) + left);
-        write_pair(shared, to, a, b, layout.vectors);
+            + block_x * comptime!(side / 2);
+        let offset = comptime!(
+            ((layout.offset(level) + subband * layout.subband_stride(level)) / 2
+                + row * (layout.pitch(level) / 2)
+                + pair
+                + first) as i32
+                - (above * (layout.pitch(level) / 2) + left) as i32
+        );
+        write_pair(shared, to, offset, a, b, comptime!(layout.access()));
     }
 }
 
@@ -382,26 +388,29 @@ fn put_pair(
 #[cube]
 fn put(
     shared: &mut SharedMemory<f32>,
-    buffer: usize,
+    plane: usize,
     y: usize,
     x: usize,
+    #[comptime] subband: usize,
     value: f32,
     #[comptime] layout: Layout,
     #[comptime] level: usize,
 ) {
     let margin = comptime!((layout.margin() * BLOCK) >> level);
-    let row = y + comptime!(layout.gap(level));
-    let column = x + comptime!(layout.lead(level));
-    let origin = comptime!(layout.offset(level)) + buffer * comptime!(layout.stride(level));
+    let (gap, lead) = comptime!((layout.gap(level), layout.lead(level)));
+    let pitch = comptime!(layout.pitch(level));
+    let at = plane * comptime!(layout.stride(level)) + y * pitch + x;
+    let first = comptime!(layout.offset(level) + subband * layout.subband_stride(level) + gap * pitch + lead);
     if layout.resident {
-        shared[origin + row * comptime!(layout.pitch(level)) + column] = value;
+        write(shared, at, comptime!(first as i32), value, comptime!(layout.access()));
     } else {
-        if row >= margin
-            && row < comptime!(margin + layout.rows(level) + 2 * layout.gap(level))
-            && column >= margin
-            && column < comptime!(margin + layout.pitch(level))
+        if y + gap >= margin
+            && y + gap < comptime!(margin + layout.rows(level) + 2 * layout.gap(level))
+            && x + lead >= margin
+            && x + lead < comptime!(margin + layout.pitch(level))
         {
-            shared[origin + (row - margin) * comptime!(layout.pitch(level)) + (column - margin)] = value;
+            let first = comptime!(first as i32 - (margin * layout.pitch(level) + margin) as i32);
+            write(shared, at, first, value, comptime!(layout.access()));
         }
     }
 }
@@ -412,42 +421,70 @@ pub(crate) fn analyse(shared: &mut SharedMemory<f32>, unit: usize, #[comptime] l
     sync_cube();
     #[unroll]
     for level in comptime!(BLOCK_LEVELS + 1)..comptime!(layout.levels + 1) {
-        let above = comptime!(level - 1);
-        let cols = comptime!(layout.cols(level));
-        let per_plane = comptime!(layout.rows(level) * layout.cols(level));
-        let mut i = unit;
-        while i < comptime!(layout.planes * layout.rows(level) * layout.cols(level)) {
-            let plane = i / per_plane;
-            let y = i % per_plane / cols;
-            let x = i % cols;
-            let from = comptime!(
-                layout.offset(above) + layout.gap(above) * layout.pitch(above) + layout.lead(above)
-            ) + plane * comptime!(layout.stride(above))
-                + y * comptime!(2 * layout.pitch(above))
-                + x * 2;
-            let mut b = 0.0f32;
-            let mut c = 0.0f32;
-            let mut d = 0.0f32;
-            let has_right =
-                comptime!(layout.cols(above).is_multiple_of(2)) || x * 2 + 1 < comptime!(layout.cols(above));
-            let has_below =
-                comptime!(layout.rows(above).is_multiple_of(2)) || y * 2 + 1 < comptime!(layout.rows(above));
-            if has_right {
-                b = shared[from + 1];
-            }
-            if has_below {
-                c = shared[from + comptime!(layout.pitch(above))];
-            }
-            if has_right && has_below {
-                d = shared[from + comptime!(layout.pitch(above) + 1)];
-            }
-            let (ll, lh, hl, hh) = butterflies(shared[from], b, c, d);
-            put(shared, plane, y, x, ll, layout, level);
-            put(shared, comptime!(layout.planes) + plane, y, x, lh, layout, level);
-            put(shared, comptime!(2 * layout.planes) + plane, y, x, hl, layout, level);
-            put(shared, comptime!(3 * layout.planes) + plane, y, x, hh, layout, level);
-            i += comptime!(layout.threads);
-        }
+        analyse_level(shared, unit, level, layout);
         sync_cube();
+    }
+}
+
+/// As [`analyse`] for two pyramids at once; the threads of one begin where those of the other end.
+#[cube]
+pub(crate) fn analyse_both(
+    shared: &mut SharedMemory<f32>,
+    unit: usize,
+    #[comptime] one: Layout,
+    #[comptime] other: Layout,
+) {
+    sync_cube();
+    #[unroll]
+    for level in comptime!(BLOCK_LEVELS + 1)..comptime!(one.levels + 1) {
+        analyse_level(shared, unit, level, one);
+        analyse_level(shared, comptime!(other.threads - 1) - unit, level, other);
+        sync_cube();
+    }
+}
+
+/// Coefficients `first`, `first + threads`, ... of `level`, a level that blocks do not reach.
+#[cube]
+fn analyse_level(
+    shared: &mut SharedMemory<f32>,
+    first: usize,
+    #[comptime] level: usize,
+    #[comptime] layout: Layout,
+) {
+    let above = comptime!(level - 1);
+    let cols = comptime!(layout.cols(level));
+    let per_plane = comptime!(layout.rows(level) * layout.cols(level));
+    let mut i = first;
+    while i < comptime!(layout.planes * layout.rows(level) * layout.cols(level)) {
+        let plane = i / per_plane;
+        let y = i % per_plane / cols;
+        let x = i % cols;
+        let from = plane * comptime!(layout.stride(above)) + y * comptime!(2 * layout.pitch(above)) + x * 2;
+        let first = comptime!(
+            (layout.offset(above) + layout.gap(above) * layout.pitch(above) + layout.lead(above)) as i32
+        );
+        let below = comptime!(first + layout.pitch(above) as i32);
+        let mut b = 0.0f32;
+        let mut c = 0.0f32;
+        let mut d = 0.0f32;
+        let has_right =
+            comptime!(layout.cols(above).is_multiple_of(2)) || x * 2 + 1 < comptime!(layout.cols(above));
+        let has_below =
+            comptime!(layout.rows(above).is_multiple_of(2)) || y * 2 + 1 < comptime!(layout.rows(above));
+        if has_right {
+            b = read(shared, from, comptime!(first + 1), comptime!(layout.access()));
+        }
+        if has_below {
+            c = read(shared, from, below, comptime!(layout.access()));
+        }
+        if has_right && has_below {
+            d = read(shared, from, comptime!(below + 1), comptime!(layout.access()));
+        }
+        let (ll, lh, hl, hh) = butterflies(read(shared, from, first, comptime!(layout.access())), b, c, d);
+        put(shared, plane, y, x, 0usize, ll, layout, level);
+        put(shared, plane, y, x, 1usize, lh, layout, level);
+        put(shared, plane, y, x, 2usize, hl, layout, level);
+        put(shared, plane, y, x, 3usize, hh, layout, level);
+        i += comptime!(layout.threads);
     }
 }
