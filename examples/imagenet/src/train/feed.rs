@@ -1,8 +1,9 @@
 //! Batches on their way to the devices: cut into a part for each, stacked, and copied, ahead of the model.
 //!
 //! A batch of 64 images of 224 pixels is 38 MB, written three times before a device has it. While the thread that trains did that,
-//! WTConvNeXt-T trained on an H200 with 432 images a second in f32, and with 693 when another thread did it (two runs, on different
-//! machines of that kind). So one thread cuts and stacks, and one for each device copies, while the devices work on the batch before.
+//! WTConvNeXt-T trained on an H200 with 432 images a second in f32, with 693 when one other thread did it, and with 984, which is all
+//! the model can, when one cut and stacked and another copied (three runs, on different machines of that kind). So there is one thread
+//! that cuts and stacks, and one for each device that copies, while the devices work on the batch before.
 //!
 //! ```text
 //! loader --> feed: cut, stack --+--> feed-0: copy --+--> trainer
