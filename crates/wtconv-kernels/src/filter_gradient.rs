@@ -115,6 +115,7 @@ pub(crate) fn filter_gradient<F: Float>(
     visits: usize,
     zero_index: usize,
     #[comptime] kernel: GradientKernel,
+    #[comptime] _source: u64,
     #[define(F)] _dtype: StorageType,
 ) {
     let layout = comptime!(kernel.x);

@@ -11,6 +11,7 @@ use crate::operator::{FilterBankLaunch, operator};
 use crate::plan::{Cover, Deeper, GradientPlan, Operands, OperatorPlan, Refusal, Strategy};
 use crate::problem::{Dtype, Problem, Strided};
 use crate::reduction::reduction;
+use crate::source::SOURCE;
 use crate::window::{GridLaunch, ViewLaunch};
 
 /// A `[batch, channels, height, width]` tensor in device memory.
@@ -341,6 +342,7 @@ fn launch_low_pass<R: Runtime, P>(
             view(&x.strided),
             grid(problem, &cover),
             deeper.low_pass,
+            SOURCE,
             x.dtype.storage(),
         );
     }
@@ -400,6 +402,7 @@ fn launch_operator<R: Runtime>(
             grid(problem, &plan.cover),
             plan.visits,
             plan.kernel,
+            SOURCE,
             x.dtype.storage(),
             parameters.dtype.storage(),
         );
@@ -451,6 +454,7 @@ fn launch_gradient<R: Runtime>(client: &ComputeClient<R>, plan: &GradientPlan, i
                 plan.visits,
                 0,
                 plan.kernel,
+                SOURCE,
                 x.dtype.storage(),
             );
         }
@@ -472,6 +476,7 @@ fn launch_gradient<R: Runtime>(client: &ComputeClient<R>, plan: &GradientPlan, i
             problem.channels,
             plan.chunks,
             plan.reduction,
+            SOURCE,
             parameters.dtype.storage(),
         );
     }

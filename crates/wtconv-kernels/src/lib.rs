@@ -30,6 +30,7 @@ pub mod plan;
 pub mod problem;
 mod reduction;
 mod shared;
+mod source;
 pub mod traffic;
 mod window;
 

@@ -29,6 +29,7 @@ pub(crate) fn low_pass<F: Float>(
     x_view: View,
     grid: Grid,
     #[comptime] kernel: LowPassKernel,
+    #[comptime] _source: u64,
     #[define(F)] _dtype: StorageType,
 ) {
     let side = comptime!(1usize << kernel.levels);

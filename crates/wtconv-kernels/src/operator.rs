@@ -187,6 +187,7 @@ pub(crate) fn operator<F: Float, P: Float>(
     grid: Grid,
     visits: usize,
     #[comptime] kernel: OperatorKernel,
+    #[comptime] _source: u64,
     #[define(F)] _dtype: StorageType,
     #[define(P)] _parameter_dtype: StorageType,
 ) {

@@ -40,6 +40,7 @@ pub(crate) fn reduction<P: Float>(
     channels: usize,
     chunks: usize,
     #[comptime] kernel: ReductionKernel,
+    #[comptime] _source: u64,
     #[define(P)] _dtype: StorageType,
 ) {
     let taps = comptime!(kernel.kernel_size * kernel.kernel_size);
