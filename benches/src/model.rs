@@ -52,8 +52,8 @@ pub struct Options {
     /// Width of the logits
     #[arg(long, default_value_t = 1000, value_parser = at_least(1))]
     classes: usize,
-    /// Order of the axes in memory for the mixing layers alone
-    #[arg(long, value_enum, default_value_t = Layout::Nchw)]
+    /// Order of the axes in memory for the mixing layers alone; in the models it is nhwc
+    #[arg(long, value_enum, default_value_t = Layout::Nhwc)]
     layout: Layout,
     /// Where results.json and report.md go
     #[arg(long, value_name = "DIR", default_value = "target/bench/model")]

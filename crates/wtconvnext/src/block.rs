@@ -45,13 +45,11 @@ impl<B: WtConvBackend> Block<B> {
     ///
     /// # Shapes
     ///
-    /// - x: `[batch, channels, height, width]`
-    /// - output: `[batch, channels, height, width]`
+    /// - x: `[batch, height, width, channels]`
+    /// - output: `[batch, height, width, channels]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        // Normalisation and the linear layers work on the last axis.
-        let branch = self.mixing.forward(x.clone()).permute([0, 2, 3, 1]);
-        let branch = self.mlp.forward(self.norm.forward(branch));
-        let branch = branch * self.gamma.val().unsqueeze();
-        x + self.drop_path.forward(branch.permute([0, 3, 1, 2]))
+        let mixed = self.mixing.forward(x.clone().permute([0, 3, 1, 2]));
+        let branch = self.mlp.forward(self.norm.forward(mixed.permute([0, 2, 3, 1])));
+        x + self.drop_path.forward(branch * self.gamma.val().unsqueeze())
     }
 }

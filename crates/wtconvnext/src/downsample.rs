@@ -28,8 +28,8 @@ impl<B: Backend> Downsample<B> {
     ///
     /// # Shapes
     ///
-    /// - x: `[batch, in_channels, height, width]`
-    /// - output: `[batch, channels, height / 2, width / 2]`
+    /// - x: `[batch, height, width, in_channels]`
+    /// - output: `[batch, height / 2, width / 2, channels]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
         conv_map(&self.conv, self.norm.forward(x))
     }

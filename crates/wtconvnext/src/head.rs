@@ -32,11 +32,11 @@ impl<B: Backend> Head<B> {
     ///
     /// # Shapes
     ///
-    /// - x: `[batch, channels, height, width]`
+    /// - x: `[batch, height, width, channels]`
     /// - output: `[batch, num_classes]`, or `[batch, channels]` without a classifier
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 2> {
-        let [batch, channels, _, _] = x.dims();
-        let x = x.mean_dims(&[2, 3]).reshape([batch, channels]);
+        let [batch, _, _, channels] = x.dims();
+        let x = x.mean_dims(&[1, 2]).reshape([batch, channels]);
         let x = self.norm.forward(x);
         match &self.fc {
             Some(fc) => {

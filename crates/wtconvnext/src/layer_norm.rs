@@ -5,7 +5,8 @@ use burn::tensor::backend::Backend;
 
 use crate::init::LAYER_NORM_EPSILON;
 
-/// Layer normalisation over the channels of an image, at every pixel.
+/// Layer normalisation over the channels of a map, at every pixel: Burn's, under the parameter names of the records that have been
+/// saved.
 #[derive(Module, Debug)]
 pub struct LayerNorm2d<B: Backend> {
     /// The normalisation over the last axis.
@@ -21,9 +22,9 @@ impl<B: Backend> LayerNorm2d<B> {
     ///
     /// # Shapes
     ///
-    /// - x: `[batch, channels, height, width]`
-    /// - output: `[batch, channels, height, width]`
+    /// - x: `[batch, height, width, channels]`
+    /// - output: `[batch, height, width, channels]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        self.norm.forward(x.permute([0, 2, 3, 1])).permute([0, 3, 1, 2])
+        self.norm.forward(x)
     }
 }

@@ -91,7 +91,7 @@ impl<B: WtConvBackend> WtConvNext<B> {
         let mut x = self.stem(x);
         self.stages.each_ref().map(|stage| {
             x = stage.forward(x.clone());
-            x.clone()
+            x.clone().permute([0, 3, 1, 2])
         })
     }
 

@@ -17,13 +17,12 @@ use burn::tensor::module::linear;
 
 use crate::pixels::{PixelLayer, per_pixel};
 
-/// Applies `conv`, whose stride is its kernel size, to images whose columns are neighbours in memory. Rows and columns beyond the
-/// last whole patch are dropped.
+/// Applies `conv`, whose stride is its kernel size, to images. Rows and columns beyond the last whole patch are dropped.
 ///
 /// # Shapes
 ///
 /// - x: `[batch, channels, height, width]`
-/// - output: `[batch, channels_out, height / K, width / K]`, with neighbouring channels in memory
+/// - output: `[batch, height / K, width / K, channels_out]`
 pub(crate) fn conv_image<B: Backend>(conv: &Conv2d<B>, x: Tensor<B, 4>) -> Tensor<B, 4> {
     let [side, _] = conv.kernel_size;
     let [batch, channels, height, width] = x.dims();
@@ -36,13 +35,17 @@ pub(crate) fn conv_image<B: Backend>(conv: &Conv2d<B>, x: Tensor<B, 4>) -> Tenso
     filter(conv, patches, conv.weight.val())
 }
 
-/// As [`conv_image`], of maps whose channels are neighbours in memory.
+/// As [`conv_image`], of maps.
+///
+/// # Shapes
+///
+/// - x: `[batch, height, width, channels]`
+/// - output: `[batch, height / K, width / K, channels_out]`
 pub(crate) fn conv_map<B: Backend>(conv: &Conv2d<B>, x: Tensor<B, 4>) -> Tensor<B, 4> {
     let [side, _] = conv.kernel_size;
-    let [batch, channels, height, width] = x.dims();
+    let [batch, height, width, channels] = x.dims();
     let [rows, columns] = [height / side, width / side];
     let patches = x
-        .permute([0, 2, 3, 1])
         .slice([0..batch, 0..rows * side, 0..columns * side, 0..channels])
         .reshape([batch, rows, side, columns, side, channels])
         .permute([0, 1, 3, 2, 4, 5])
@@ -59,7 +62,7 @@ fn filter<B: Backend>(conv: &Conv2d<B>, patches: Tensor<B, 4>, filters: Tensor<B
         weight: filters.reshape([channels_out, taps]).transpose(),
         bias: conv.bias.as_ref().map(|bias| bias.val()),
     };
-    per_pixel(&filters, patches).permute([0, 3, 1, 2])
+    per_pixel(&filters, patches)
 }
 
 /// The filters of a convolution as a linear layer of patches.
@@ -142,7 +145,7 @@ mod tests {
         conv.weight = Param::from_tensor(weight.clone());
         conv.bias = Some(Param::from_tensor(bias.clone()));
         let x = tensor(&x, [batch, channels, height, width]).require_grad();
-        let got = convolve(&conv, x.clone());
+        let got = convolve(&conv, x.clone()).permute([0, 3, 1, 2]);
         assert_eq!(got.dims(), [batch, outputs, rows, columns]);
         let gradients = (got.clone() * tensor(&dy, got.dims())).sum().backward();
         assert_eq!(values(got.inner()), y, "output");
@@ -160,6 +163,7 @@ mod tests {
 
     #[test]
     fn patches_of_a_map_are_a_convolution() {
+        let conv_map = |conv: &Conv2d<B>, x: Tensor<B, 4>| conv_map(conv, x.permute([0, 2, 3, 1]));
         check(2, conv_map);
         check(3, conv_map);
     }

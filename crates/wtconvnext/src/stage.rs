@@ -34,8 +34,8 @@ impl<B: WtConvBackend> Stage<B> {
     ///
     /// # Shapes
     ///
-    /// - x: `[batch, in_channels, height, width]`
-    /// - output: `[batch, channels, height / 2, width / 2]`, or `[batch, channels, height, width]` in the first stage
+    /// - x: `[batch, height, width, in_channels]`
+    /// - output: `[batch, height / 2, width / 2, channels]`, or `[batch, height, width, channels]` in the first stage
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
         let x = match &self.downsample {
             Some(downsample) => downsample.forward(x),

@@ -28,7 +28,7 @@ impl<B: Backend> Stem<B> {
     /// # Shapes
     ///
     /// - x: `[batch, in_channels, height, width]`
-    /// - output: `[batch, channels, height / 4, width / 4]`
+    /// - output: `[batch, height / 4, width / 4, channels]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
         self.norm.forward(conv_image(&self.conv, x))
     }

@@ -418,7 +418,7 @@ impl BackendTask for ModelTask<'_> {
             unreachable!("the configuration was checked for wavelet convolutions");
         };
         let title = format!("{}, stage {}, block {}", checkpoint.path().display(), args.stage, args.block);
-        Ok(Maps::new(title, layer, x, args.channel))
+        Ok(Maps::new(title, layer, x.permute([0, 3, 1, 2]), args.channel))
     }
 }
 

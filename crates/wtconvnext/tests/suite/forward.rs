@@ -46,7 +46,8 @@ fn the_last_stage_map_is_what_the_head_sees() {
     let model = model(&golden_config());
     let x = images([2, 3, 64, 64]);
     let [.., last] = model.forward_features(x.clone());
-    assert_eq!(model.head.forward(last).into_data(), model.forward(x).into_data());
+    let y = model.head.forward(last.permute([0, 2, 3, 1]));
+    assert_eq!(y.into_data(), model.forward(x).into_data());
 }
 
 #[test]
