@@ -56,6 +56,23 @@ pub(crate) fn load_taps(
     }
 }
 
+/// Reads input row `row` of a tile. `origin` is the quad of its first input row, `pitch` the quads from one to the next.
+#[cube]
+fn read_row(
+    shared: &SharedMemory<f32>,
+    origin: usize,
+    pitch: usize,
+    input: &mut Array<f32>,
+    #[comptime] row: usize,
+    #[comptime] layout: Layout,
+) {
+    let at = below(origin, pitch, row, comptime!(layout.access()));
+    #[unroll]
+    for q in 0..comptime!(layout.tile_quads()) {
+        read_quad(shared, at, comptime!(q as i32), input, comptime!(q * QUAD), comptime!(layout.access()));
+    }
+}
+
 /// Adds the convolution of one tile to `sums[row * 4 + column]`. `origin` is the quad of the tile's first input row,
 /// `pitch` the quads from one input row to the next.
 #[cube]
@@ -73,18 +90,7 @@ pub(crate) fn convolve_tile(
     let mut input = Array::<f32>::new(comptime!(layout.tile_quads() * QUAD));
     #[unroll]
     for r in 0..comptime!(rows + layout.kernel_size - 1) {
-        let row = below(origin, pitch, r, comptime!(layout.access()));
-        #[unroll]
-        for q in 0..comptime!(layout.tile_quads()) {
-            read_quad(
-                shared,
-                row,
-                comptime!(q as i32),
-                &mut input,
-                comptime!(q * QUAD),
-                comptime!(layout.access()),
-            );
-        }
+        read_row(shared, origin, pitch, &mut input, r, layout);
         #[unroll]
         for ky in 0..kernel_size {
             if comptime!(r >= ky && r - ky < rows) {
@@ -120,18 +126,7 @@ pub(crate) fn convolve_tile_row(
     let mut input = Array::<f32>::new(comptime!(layout.tile_quads() * QUAD));
     #[unroll]
     for r in 0..rows {
-        let row = below(origin, pitch, r, comptime!(layout.access()));
-        #[unroll]
-        for q in 0..comptime!(layout.tile_quads()) {
-            read_quad(
-                shared,
-                row,
-                comptime!(q as i32),
-                &mut input,
-                comptime!(q * QUAD),
-                comptime!(layout.access()),
-            );
-        }
+        read_row(shared, origin, pitch, &mut input, r, layout);
         #[unroll]
         for kx in 0..comptime!(layout.kernel_size) {
             #[unroll]
@@ -231,18 +226,7 @@ pub(crate) fn correlate_tile(
                 comptime!(layout.access()),
             );
         }
-        let row = below(origin, pitch, r, comptime!(layout.access()));
-        #[unroll]
-        for q in 0..comptime!(layout.tile_quads()) {
-            read_quad(
-                shared,
-                row,
-                comptime!(q as i32),
-                &mut input,
-                comptime!(q * QUAD),
-                comptime!(layout.access()),
-            );
-        }
+        read_row(shared, origin, pitch, &mut input, r, layout);
         #[unroll]
         for x in 0..QUAD {
             #[unroll]

@@ -204,7 +204,7 @@ pub(crate) fn operator<F: Float, P: Float>(
     let fetched = comptime!(kernel.fetched());
     let mut blocks = Array::<F>::new(comptime!(kernel.fetched_samples()));
     fetch::<F>(x, &x_view, &grid, &first_place, unit, &mut blocks, fetched, kernel.load, layout);
-    clear(&mut shared, kernel);
+    clear(&mut shared, comptime!(layout.start), kernel);
     if comptime!(kernel.register_taps()) {
         load_filters::<P>(filters, scales, &mut shared, unit, channel, &bank, &grid, kernel);
         load_biases::<P>(scales, bias, &mut shared, unit, channel, &bank, &grid, kernel);
@@ -245,19 +245,24 @@ pub(crate) fn operator<F: Float, P: Float>(
         }
         if kernel.prefetch {
             sync_cube();
-            clear(&mut shared, kernel);
+            // Nothing but samples is written to level 0: what it reads beyond them stays zero.
+            clear(
+                &mut shared,
+                comptime!(if layout.clipped(0) { layout.start } else { layout.offset(1) }),
+                kernel,
+            );
         }
     }
 }
 
-/// Zeroes the pyramid of a resident plane: what tiles read beyond the plane. A window's halo is loaded.
+/// Zeroes the pyramid of resident planes from float `from` on: what tiles read beyond the planes. A window's halo is loaded.
 #[cube]
-fn clear(shared: &mut SharedMemory<f32>, #[comptime] kernel: OperatorKernel) {
+fn clear(shared: &mut SharedMemory<f32>, #[comptime] from: usize, #[comptime] kernel: OperatorKernel) {
     let layout = comptime!(kernel.layout);
     if layout.resident {
         zero(
             shared,
-            layout.start,
+            from,
             comptime!(kernel.shared_floats() / QUAD * QUAD),
             layout.threads,
             comptime!(layout.access()),

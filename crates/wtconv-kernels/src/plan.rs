@@ -456,17 +456,18 @@ fn gradient_branch(
 /// Bytes of shared memory and threads that a layout needs.
 type Measure<'a> = &'a dyn Fn(&Layout) -> (usize, usize);
 
-/// Whole planes: as many a cube as `planes` suggests and memory allows.
+/// Whole planes: of the numbers a cube that `planes` suggests, the one of which the device holds the most planes together, the larger
+/// if it makes no difference; as many as memory allows if none fits.
 fn resident_layout(
     problem: &Problem,
     base: bool,
     channels: usize,
-    planes: fn(&Layout, &DeviceLimits) -> usize,
+    planes: fn(&Layout) -> [usize; 2],
     limits: &DeviceLimits,
     measure: Measure<'_>,
 ) -> Result<Layout, Refusal> {
     let clip = clip(problem, limits);
-    let mut layout = Layout {
+    let layout = Layout {
         kernel_size: problem.kernel_size,
         height: problem.height,
         width: problem.width,
@@ -483,15 +484,30 @@ fn resident_layout(
         vectors: limits.vectors,
         unroll: limits.unroll,
     };
-    let images = problem.batch.max(1).next_power_of_two();
-    layout.planes = planes(&layout, limits).clamp(channels.min(4), channels * images);
-    loop {
-        layout.channels = channels.min(layout.planes);
+    let most = channels * problem.batch.max(1).next_power_of_two();
+    let of = |planes: usize| {
+        let mut layout = Layout { planes, channels: channels.min(planes), ..layout };
         layout.threads = operator_threads(&layout, limits);
-        match fits(measure(&layout), limits) {
-            Ok(()) => return Ok(layout),
-            Err(refusal) if layout.planes == 1 => return Err(refusal),
-            Err(_) => layout.planes /= 2,
+        fits(measure(&layout), limits).map(|()| layout)
+    };
+    let planes_together = |layout: &Layout| {
+        let (bytes, threads) = measure(layout);
+        let by_registers = REGISTERS / (threads * operator_registers(layout));
+        let cubes = limits.cubes_together(bytes).min(by_registers) * limits.multiprocessors.unwrap_or(16);
+        if items(problem, layout) * problem.channels.div_ceil(layout.channels) <= cubes {
+            // All planes at once, by as many multiprocessors as there can be.
+            (usize::MAX, usize::MAX - layout.planes)
+        } else {
+            (layout.planes * cubes, layout.planes)
+        }
+    };
+    let mut planes = planes(&layout).map(|planes| planes.clamp(channels, most));
+    loop {
+        let layouts = planes.map(of);
+        match layouts.iter().flatten().max_by_key(|layout| planes_together(layout)) {
+            Some(layout) => return Ok(*layout),
+            None if planes == [1; 2] => return layouts[0],
+            None => planes = planes.map(|planes| (planes / 2).max(1)),
         }
     }
 }
@@ -744,22 +760,22 @@ fn neighbouring_channels(operands: &Operands, shape: [usize; 4], limits: &Device
     sector.min(shape[1].next_power_of_two())
 }
 
-/// Planes that keep an operator cube of moderate size busy.
-fn operator_planes(layout: &Layout, _limits: &DeviceLimits) -> usize {
+/// Numbers of planes that keep an operator cube busy. Cubes of moderate size hide each other's waiting; of neighbouring channels, whose
+/// loads take longer, a cube that is alone on its multiprocessor and prefetches is faster.
+fn operator_planes(layout: &Layout) -> [usize; 2] {
     if layout.clipped(0) {
-        return 32;
+        return [32, 64];
     }
-    let slots = layout.buffer_slots(0);
-    let threads = if slots >= 32 { 256 } else { 128 };
-    previous_power_of_two(threads / slots)
+    let threads = if layout.channels > 1 { [256, 512] } else { [128, 256] };
+    threads.map(|threads| previous_power_of_two(threads / layout.buffer_slots(0)))
 }
 
 /// Planes that keep a gradient cube of moderate size busy.
-fn gradient_planes(layout: &Layout, _limits: &DeviceLimits) -> usize {
+fn gradient_planes(layout: &Layout) -> [usize; 2] {
     let slots: usize = (0..=layout.levels)
         .map(|level| Layout { clip: 0, ..*layout }.buffer_slots(level) * layout.subbands(level))
         .sum();
-    previous_power_of_two(256 / slots).min(8)
+    [previous_power_of_two(256 / slots).min(8); 2]
 }
 
 fn previous_power_of_two(count: usize) -> usize {

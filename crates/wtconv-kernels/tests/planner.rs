@@ -1,6 +1,6 @@
 //! The planner on real and made-up devices, without one in hand.
 
-use wtconv_kernels::plan::{Refusal, Strategy};
+use wtconv_kernels::plan::{OperatorPlan, Refusal, Strategy};
 use wtconv_kernels::{DeviceLimits, Dtype, Operands, Problem, Strided, plan_filter_gradient, plan_operator};
 
 /// An H200 as CubeCL reports it.
@@ -261,6 +261,47 @@ fn windows_of_large_planes_share_a_multiprocessor() {
         // The filter gradients hold two pyramids, and two cubes together.
         let gradient = plan_filter_gradient(&problem, &operands(&problem), &H200, Strategy::Auto).unwrap();
         assert!(2 * (4 * gradient.kernel.shared_floats() + 1024) <= 228 * 1024, "{shape:?}");
+    }
+}
+
+/// Cubes of a plan that the memory of a multiprocessor holds.
+fn together(plan: &OperatorPlan) -> usize {
+    H200.cubes_together(4 * plan.kernel.shared_floats())
+}
+
+#[test]
+fn a_multiprocessor_holds_as_many_planes_as_it_can() {
+    for (shape, levels, planes, cubes) in [
+        ([64, 96, 56, 56], 5, 2, 3),
+        // Of eight planes a cube, it would hold two cubes.
+        ([64, 192, 28, 28], 4, 4, 5),
+        // Of eight planes a cube, it would hold nine cubes.
+        ([64, 384, 14, 14], 3, 16, 5),
+        // As many as of cubes of half the size.
+        ([64, 768, 7, 7], 2, 64, 4),
+        ([3, 768, 7, 7], 2, 4, 46),
+    ] {
+        let problem = problem(shape, 5, levels);
+        let plan = plan_operator(&problem, &operands(&problem), false, &H200, Strategy::Auto).unwrap();
+        assert_eq!((plan.kernel.layout.planes, together(&plan)), (planes, cubes), "{shape:?}");
+        assert!(!plan.kernel.prefetch, "{shape:?}");
+    }
+}
+
+#[test]
+fn a_cube_of_neighbouring_channels_is_alone_and_prefetches() {
+    for (shape, levels, channels, planes, prefetch) in [
+        ([64, 96, 56, 56], 5, 4, 4, true),
+        ([64, 192, 28, 28], 4, 8, 16, true),
+        // Not more planes than there are, and not fewer multiprocessors than there could be.
+        ([1, 192, 28, 28], 4, 8, 8, false),
+        ([64, 3, 28, 28], 4, 4, 8, false),
+    ] {
+        let problem = problem(shape, 5, levels);
+        let plan = plan_operator(&problem, &channels_last(&problem), false, &H200, Strategy::Auto).unwrap();
+        let layout = plan.kernel.layout;
+        assert_eq!((layout.channels, layout.planes), (channels, planes), "{shape:?}");
+        assert_eq!(plan.kernel.prefetch, prefetch, "{shape:?}: {} cubes", together(&plan));
     }
 }
 
