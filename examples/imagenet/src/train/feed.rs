@@ -13,12 +13,13 @@
 use burn::tensor::backend::Backend;
 use rayon::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 #[cfg(test)]
 use super::parallel::fault;
-use super::parallel::{DeviceError, panic_message};
+use super::parallel::{DeviceError, PATIENCE, panic_message};
 use crate::data::batch::{ImageBatch, ImageBatcher, Sample, StackedBatch};
 use crate::data::decode::DecodeError;
 use crate::data::loader::{HostBatch, LoaderError};
@@ -41,9 +42,13 @@ pub struct DeviceBatch<B: Backend> {
 #[derive(Debug)]
 pub struct Feed<B: Backend> {
     heads: Receiver<Result<Head, LoaderError>>,
-    /// For each device, its part of each batch.
-    parts: Vec<Receiver<Result<Option<ImageBatch<B>>, DeviceError>>>,
+    /// For each device, its index and its part of each batch.
+    parts: Vec<(usize, Receiver<Copied<B>>)>,
+    patience: Duration,
 }
+
+/// A part of a batch on its device, if the device has one.
+type Copied<B> = Result<Option<ImageBatch<B>>, DeviceError>;
 
 /// What belongs to all parts of a batch.
 #[derive(Debug)]
@@ -83,7 +88,7 @@ impl<B: Backend> Feed<B> {
                 }
             })?;
             stacks.push(stack);
-            parts.push(received);
+            parts.push((index, received));
         }
         let (head, heads) = sync_channel(1);
         spawn("feed".to_string(), move || {
@@ -111,7 +116,7 @@ impl<B: Backend> Feed<B> {
                 }
             }
         })?;
-        Ok(Self { heads, parts })
+        Ok(Self { heads, parts, patience: PATIENCE })
     }
 }
 
@@ -124,8 +129,20 @@ impl<B: Backend> Iterator for Feed<B> {
             Err(error) => return Some(Err(error.into())),
         };
         let mut parts = Vec::with_capacity(self.parts.len());
-        for part in &self.parts {
-            match part.recv().ok()? {
+        for (rank, (device, part)) in self.parts.iter().enumerate() {
+            // Nobody watches the first device, which computes in the trainer's thread.
+            let received = match rank {
+                0 => part.recv().map_err(RecvTimeoutError::from),
+                _ => part.recv_timeout(self.patience),
+            };
+            let part = match received {
+                Ok(part) => part,
+                Err(RecvTimeoutError::Timeout) => {
+                    Err(DeviceError::Silent { device: *device, waited: self.patience })
+                }
+                Err(RecvTimeoutError::Disconnected) => return None,
+            };
+            match part {
                 Ok(part) => parts.push(part),
                 Err(error) => return Some(Err(error.into())),
             }
@@ -145,7 +162,7 @@ fn copy<B: Backend>(
     rank: usize,
     index: usize,
     device: &B::Device,
-) -> Result<Option<ImageBatch<B>>, DeviceError> {
+) -> Copied<B> {
     let copied = catch_unwind(AssertUnwindSafe(|| {
         #[cfg(test)]
         fault::strike(rank, fault::Place::Feed);
@@ -296,6 +313,18 @@ mod tests {
         let error = feed.next().unwrap().unwrap_err();
         assert!(matches!(error, Error::Device(DeviceError::Failed { device: 7, .. })), "{error}");
         assert!(error.to_string().contains("device 7 failed: struck at Feed;"), "{error}");
+    }
+
+    #[test]
+    fn a_device_that_never_has_its_part_is_named() {
+        let _one_group = one_group();
+        let device = Default::default();
+        let devices = [(4, device), (7, device), (5, device)];
+        let _fault = fault::plan(Kind::Silence, 1, fault::Place::Feed, 0);
+        let mut feed = Feed::<TestBackend>::start([batch(3)].into_iter(), &devices, BATCHER).unwrap();
+        feed.patience = Duration::from_millis(200);
+        let error = feed.next().unwrap().unwrap_err();
+        assert!(matches!(error, Error::Device(DeviceError::Silent { device: 7, .. })), "{error}");
     }
 
     #[test]

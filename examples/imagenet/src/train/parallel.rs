@@ -53,6 +53,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Tensor, TensorPrimitive};
 use std::any::Any;
 use std::collections::BTreeSet;
+use std::io;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -68,9 +69,11 @@ use crate::backend::TrainBackend;
 use crate::config::TrainConfig;
 use crate::data::batch::ImageBatch;
 
-/// How long the trainer waits for the other devices: for their gradients once it has its own, and for the exchange. As long as
-/// PyTorch waits for NCCL.
-const PATIENCE: Duration = Duration::from_secs(600);
+mod registration;
+
+/// How long the trainer waits for the other devices: for their part of a batch once that is loaded, for their gradients once it has its
+/// own, and for the exchange. As long as PyTorch waits for NCCL.
+pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The next peer of the engine. No two runs of a process have one in common, so that a device that was given up takes no part in the
 /// exchanges of a later run.
@@ -103,6 +106,12 @@ pub enum DeviceError {
         waited: Duration,
     },
     /// All devices have their gradients, but not their sum.
+    /// All devices are there, but Burn's engine does not take them.
+    #[error("Burn's collective engine has not registered the devices within {} s", waited.as_secs_f64())]
+    Registration {
+        /// How long it was waited for.
+        waited: Duration,
+    },
     #[error(
         "the devices' exchange of gradients has not ended for {} s; the last checkpoint, if there is one, is usable",
         waited.as_secs_f64()
@@ -192,40 +201,20 @@ impl<B: TrainBackend> Replicas<B> {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Failed`] if Burn's engine refuses a device.
+    /// [`DeviceError`], if Burn's engine does not take all devices, or one has no thread or no room for the model.
     pub fn start<O: Optimizer<WtConvNext<B>, B> + 'static>(
         devices: &[(usize, B::Device)],
         model: &WtConvNext<B>,
         optimizer: &O,
         recipe: &Recipe,
     ) -> Result<Self, DeviceError> {
-        // A run of this process that failed may have left its devices registered.
-        collective::reset_collective::<B::InnerBackend>();
         let config = CollectiveConfig::default()
             .with_num_devices(devices.len())
             .with_local_all_reduce_strategy(AllReduceStrategy::Tree(2));
         let count = devices.len() as u32;
         let first_peer = NEXT_PEER.fetch_add(count, Ordering::Relaxed);
         let peers: Vec<_> = (first_peer..first_peer + count).map(PeerId::from).collect();
-        // Each call returns when all have been made.
-        let registered: Vec<_> = thread::scope(|scope| {
-            let calls: Vec<_> = devices
-                .iter()
-                .zip(&peers)
-                .map(|((_, device), peer)| {
-                    let (device, config) = (device.clone(), config.clone());
-                    scope.spawn(move || collective::register::<B::InnerBackend>(*peer, device, config))
-                })
-                .collect();
-            calls
-                .into_iter()
-                .map(|call| call.join().unwrap_or(Err(CollectiveError::LocalServerMissing)))
-                .collect()
-        });
-        for ((device, _), registered) in devices.iter().zip(registered) {
-            registered
-                .map_err(|error| DeviceError::Failed { device: *device, reason: format!("{error:?}") })?;
-        }
+        registration::register::<B::InnerBackend>(devices, &peers, &config, registration::PATIENCE)?;
 
         let (reporter, reports) = channel();
         let mut orders = Vec::new();
@@ -233,15 +222,21 @@ impl<B: TrainBackend> Replicas<B> {
             let (sender, receiver) = channel();
             orders.push(sender);
             let replica = Replica {
+            let failed = |reason| DeviceError::Failed { device: *index, reason };
+            let copied = catch_unwind(AssertUnwindSafe(|| {
+                #[cfg(test)]
+                fault::strike(rank, fault::Place::Copy);
+                model.clone().fork(device)
+            }));
                 rank,
                 peer: peers[rank],
-                model: model.clone().fork(device),
+                model: copied.map_err(|panic| failed(panic_message(&*panic)))?,
                 optimizer: optimizer.clone(),
                 device: device.clone(),
                 recipe: *recipe,
             };
             let reporter = reporter.clone();
-            let spawned = thread::Builder::new().name(format!("device-{index}")).spawn(move || {
+            let work = move || {
                 let failed = catch_unwind(AssertUnwindSafe(|| replica.work(&receiver, &reporter)));
                 let reason = match failed {
                     Ok(Ok(())) => return,
@@ -250,8 +245,8 @@ impl<B: TrainBackend> Replicas<B> {
                 };
                 // The trainer may have ended.
                 let _ = reporter.send((rank, Report::Failed(reason)));
-            });
-            spawned.map_err(|error| DeviceError::Failed { device: *index, reason: error.to_string() })?;
+            };
+            spawn(rank, format!("device-{index}"), work).map_err(|error| failed(error.to_string()))?;
         }
         let indices = devices.iter().map(|(index, _)| *index).collect();
         Ok(Self {
@@ -367,8 +362,7 @@ impl<B: TrainBackend> Replicas<B> {
             // The trainer may have ended.
             let _ = reporter.send((0, report));
         };
-        let spawned = thread::Builder::new().name("exchange".to_string()).spawn(exchange);
-        spawned.map_err(|error| self.failed(0, error.to_string()))?;
+        spawn(0, "exchange".to_string(), exchange).map_err(|error| self.failed(0, error.to_string()))?;
         let deadline = Instant::now() + self.patience;
         loop {
             match self.report(deadline)? {
@@ -485,6 +479,14 @@ impl<B: TrainBackend, O: Optimizer<WtConvNext<B>, B>> Replica<B, O> {
 fn all_reduce<B: AutodiffBackend>(
     peer: PeerId,
     flat: Tensor<B::InnerBackend, 1>,
+/// Starts a thread for the device of that rank.
+#[cfg_attr(not(test), allow(unused_variables, reason = "faults of a rank are planned by tests"))]
+fn spawn(rank: usize, name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    #[cfg(test)]
+    fault::refuse_thread(rank)?;
+    thread::Builder::new().name(name).spawn(work).map(drop)
+}
+
 ) -> Result<Tensor<B::InnerBackend, 1>, CollectiveError> {
     let flat = flat.into_primitive().tensor();
     let sum = collective::all_reduce::<B::InnerBackend>(peer, flat, ReduceOperation::Sum)?;
@@ -524,6 +526,7 @@ pub(super) mod fault {
     use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::thread;
     use std::time::Duration;
+    use std::io;
 
     /// What happens.
     #[derive(Clone, Copy, Debug)]
@@ -535,11 +538,21 @@ pub(super) mod fault {
     }
 
     /// Before what it happens.
+        /// The system has no thread for it.
+        NoThread,
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Place {
         /// Before a part of a batch is copied to the device.
         Feed,
         Batch,
+        /// Before a thread is started for the device.
+        Thread,
+        /// Before Burn's engine is started; it has the first device's rank.
+        Engine,
+        /// Before the device says that it is ready to be registered.
+        Register,
+        /// Before the model is copied to the device.
+        Copy,
         Finish,
         Step,
         /// After the device has said that it goes into the exchange.
@@ -587,20 +600,24 @@ pub(super) mod fault {
         Planned
     }
 
-    pub fn strike(rank: usize, place: Place) {
-        let kind = match &mut *fault() {
+    /// The fault that is due.
+    fn due(rank: usize, place: Place) -> Option<Kind> {
+        match &mut *fault() {
             Some(fault) if fault.rank == rank && fault.place == place => {
                 if fault.after > 0 {
                     fault.after -= 1;
-                    return;
+                    return None;
                 }
-                fault.kind
+                Some(fault.kind)
             }
-            _ => return,
-        };
-        match kind {
-            Kind::Death => panic!("struck at {place:?}"),
-            Kind::Silence => {
+            _ => None,
+        }
+    }
+
+    pub fn strike(rank: usize, place: Place) {
+        match due(rank, place) {
+            Some(Kind::Death) => panic!("struck at {place:?}"),
+            Some(Kind::Silence) => {
                 while fault().is_some() {
                     thread::sleep(Duration::from_millis(5));
                 }
@@ -608,6 +625,15 @@ pub(super) mod fault {
         }
     }
 }
+            Some(Kind::NoThread) | None => {}
+        }
+    }
+
+    /// What the system says where there is no thread for the device.
+    pub fn refuse_thread(rank: usize) -> io::Result<()> {
+        match due(rank, Place::Thread) {
+            Some(Kind::NoThread) => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Ok(()),
 
 /// Burn's engine has one group of devices a process, which a test holds as long as the result of this.
 #[cfg(test)]
@@ -866,6 +892,19 @@ mod tests {
             let error = failed_update(patience);
             assert!(matches!(error, DeviceError::Silent { device: 7, .. }), "{error}");
             assert!(error.to_string().starts_with("device 7 has not answered for 1.5 s;"), "{error}");
+        }
+        // Before the run has begun: its thread, the second after that which registers it, and the model.
+        for (kind, place, after, reason) in [
+            (Kind::NoThread, Place::Thread, 1, "operation would block"),
+            (Kind::Death, Place::Copy, 0, "struck at Copy"),
+        ] {
+            let _fault = fault::plan(kind, 2, place, after);
+            let device = burn::tensor::Device::<TestAutodiff>::default();
+            let devices = [(4, device), (7, device), (5, device)];
+            let model = model::<TestAutodiff>(&device);
+            let optimizer = SgdConfig::new().init::<TestAutodiff, WtConvNext<TestAutodiff>>();
+            let error = Replicas::start(&devices, &model, &optimizer, &recipe(0.0)).err().expect("no start");
+            assert!(error.to_string().starts_with(&format!("device 5 failed: {reason};")), "{error}");
         }
         let planned = fault::plan(Kind::Silence, 1, Place::Exchange, 0);
         let error = failed_update(patience);
