@@ -79,8 +79,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 /// exchanges of a later run.
 static NEXT_PEER: AtomicU32 = AtomicU32::new(0);
 
-/// The time of an exchange is measured in the last of so many updates: the device has to be waited for, which takes time of its own,
-/// and the first exchange of a run waits for kernels to be compiled.
+/// The time of an exchange is measured in the last of so many updates, because the device has to be waited for, which takes time of
+/// its own. So it has to after the last update of an epoch, where it is measured too. The first exchange of a call waits for kernels to
+/// be compiled, and is not measured.
 const MEASURED: usize = 16;
 
 /// A device that cannot go on.
@@ -105,13 +106,13 @@ pub enum DeviceError {
         /// How long it was waited for.
         waited: Duration,
     },
-    /// All devices have their gradients, but not their sum.
     /// All devices are there, but Burn's engine does not take them.
     #[error("Burn's collective engine has not registered the devices within {} s", waited.as_secs_f64())]
     Registration {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// All devices have their gradients, but not their sum.
     #[error(
         "the devices' exchange of gradients has not ended for {} s; the last checkpoint, if there is one, is usable",
         waited.as_secs_f64()
@@ -221,13 +222,13 @@ impl<B: TrainBackend> Replicas<B> {
         for (rank, (index, device)) in devices.iter().enumerate().skip(1) {
             let (sender, receiver) = channel();
             orders.push(sender);
-            let replica = Replica {
             let failed = |reason| DeviceError::Failed { device: *index, reason };
             let copied = catch_unwind(AssertUnwindSafe(|| {
                 #[cfg(test)]
                 fault::strike(rank, fault::Place::Copy);
                 model.clone().fork(device)
             }));
+            let replica = Replica {
                 rank,
                 peer: peers[rank],
                 model: copied.map_err(|panic| failed(panic_message(&*panic)))?,
@@ -280,7 +281,7 @@ impl<B: TrainBackend> Replicas<B> {
     /// Completes an update in which `seen` images went through the model on all devices.
     ///
     /// `update` and `outputs` are the first device's, with an output for each batch, `None` for one of which it had no image.
-    /// With the same gradient as is returned, the other devices step with `lr`.
+    /// With the same gradient as is returned, the other devices step with `lr`. `last` says whether it is the last of its epoch.
     ///
     /// # Errors
     ///
@@ -292,6 +293,7 @@ impl<B: TrainBackend> Replicas<B> {
         seen: usize,
         model: &WtConvNext<B>,
         lr: f64,
+        last: bool,
     ) -> Result<Finished<B>, DeviceError> {
         let seen = NonZeroUsize::new(seen);
         self.send(|| Order::Finish { seen });
@@ -310,7 +312,8 @@ impl<B: TrainBackend> Replicas<B> {
                 let started = Instant::now();
                 let gradients = unflatten(self.exchange(part, lr)?, model);
                 self.exchanges.count += 1;
-                if (self.exchanges.earlier + self.exchanges.count).is_multiple_of(MEASURED) {
+                let number = self.exchanges.earlier + self.exchanges.count;
+                if number > 1 && (last || number.is_multiple_of(MEASURED)) {
                     // Only what this thread has made of the sum is waited for: the engine adds in a thread of its own.
                     B::sync(&self.first).map_err(|error| self.failed(0, error.to_string()))?;
                     self.exchanges.measured += 1;
@@ -476,9 +479,6 @@ impl<B: TrainBackend, O: Optimizer<WtConvNext<B>, B>> Replica<B, O> {
     }
 }
 
-fn all_reduce<B: AutodiffBackend>(
-    peer: PeerId,
-    flat: Tensor<B::InnerBackend, 1>,
 /// Starts a thread for the device of that rank.
 #[cfg_attr(not(test), allow(unused_variables, reason = "faults of a rank are planned by tests"))]
 fn spawn(rank: usize, name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -487,6 +487,9 @@ fn spawn(rank: usize, name: String, work: impl FnOnce() + Send + 'static) -> io:
     thread::Builder::new().name(name).spawn(work).map(drop)
 }
 
+fn all_reduce<B: AutodiffBackend>(
+    peer: PeerId,
+    flat: Tensor<B::InnerBackend, 1>,
 ) -> Result<Tensor<B::InnerBackend, 1>, CollectiveError> {
     let flat = flat.into_primitive().tensor();
     let sum = collective::all_reduce::<B::InnerBackend>(peer, flat, ReduceOperation::Sum)?;
@@ -523,10 +526,10 @@ pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
 pub(super) mod fault {
     use super::Order;
     use burn::tensor::backend::Backend;
+    use std::io;
     use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::thread;
     use std::time::Duration;
-    use std::io;
 
     /// What happens.
     #[derive(Clone, Copy, Debug)]
@@ -535,16 +538,13 @@ pub(super) mod fault {
         Death,
         /// It does nothing more, until the fault is taken back.
         Silence,
+        /// The system has no thread for it.
+        NoThread,
     }
 
     /// Before what it happens.
-        /// The system has no thread for it.
-        NoThread,
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Place {
-        /// Before a part of a batch is copied to the device.
-        Feed,
-        Batch,
         /// Before a thread is started for the device.
         Thread,
         /// Before Burn's engine is started; it has the first device's rank.
@@ -553,6 +553,9 @@ pub(super) mod fault {
         Register,
         /// Before the model is copied to the device.
         Copy,
+        /// Before a part of a batch is copied to the device.
+        Feed,
+        Batch,
         Finish,
         Step,
         /// After the device has said that it goes into the exchange.
@@ -622,9 +625,6 @@ pub(super) mod fault {
                     thread::sleep(Duration::from_millis(5));
                 }
             }
-        }
-    }
-}
             Some(Kind::NoThread) | None => {}
         }
     }
@@ -634,6 +634,9 @@ pub(super) mod fault {
         match due(rank, Place::Thread) {
             Some(Kind::NoThread) => Err(io::ErrorKind::WouldBlock.into()),
             _ => Ok(()),
+        }
+    }
+}
 
 /// Burn's engine has one group of devices a process, which a test holds as long as the result of this.
 #[cfg(test)]
@@ -735,7 +738,7 @@ mod tests {
                     gradients: gradients.finish(&model),
                 },
                 Some(replicas) => {
-                    replicas.finish(gradients, outputs, sizes[0] + sizes[1], &model, LR).unwrap()
+                    replicas.finish(gradients, outputs, sizes[0] + sizes[1], &model, LR, false).unwrap()
                 }
             };
             assert_eq!(gradients.is_some(), sizes[0] + sizes[1] > 0, "an update without images is no step");
@@ -830,26 +833,38 @@ mod tests {
         assert_eq!(replicas.exchanges.earlier, 40);
     }
 
-    #[test]
-    fn the_last_of_sixteen_exchanges_is_measured() {
+    /// Which of the first exchanges of a call are measured in epochs of `updates`, and in which epochs the time is known.
+    fn measured(exchanges: usize, updates: usize) -> (Vec<usize>, Vec<usize>) {
         let _one_group = one_group();
         let device = burn::tensor::Device::<TestAutodiff>::default();
         let devices = [(0, device)];
         let model = model::<TestAutodiff>(&device);
         let mut replicas = started(&devices, &model, 0.0);
-        let mut measured = Vec::new();
-        for exchange in 1..=35 {
+        let (mut measured, mut known) = (Vec::new(), Vec::new());
+        for exchange in 1..=exchanges {
             let mut update = UpdateGradients::new(1, ForwardDtype::F32);
             let part = replicas.share(feed::parts(samples(0, 1), &devices, BATCHER), None, 1);
             let output = update.add(&model, part.expect("its image"), None, 0.0);
-            replicas.finish(update, vec![Some(output)], 1, &model, LR).unwrap();
-            // Epochs of five updates.
-            if exchange % 5 == 0 && replicas.take_exchanging().is_some() {
+            let (before, last) = (replicas.exchanges.measured, exchange % updates == 0);
+            replicas.finish(update, vec![Some(output)], 1, &model, LR, last).unwrap();
+            if replicas.exchanges.measured > before {
                 measured.push(exchange);
             }
+            if last && replicas.take_exchanging().is_some() {
+                known.push(exchange / updates);
+            }
         }
-        // Those of the 16th and the 32nd.
-        assert_eq!(measured, [20, 35]);
+        (measured, known)
+    }
+
+    #[test]
+    fn every_sixteenth_exchange_is_measured_and_the_last_of_an_epoch() {
+        assert_eq!(measured(20, 5), (vec![5, 10, 15, 16, 20], vec![1, 2, 3, 4]));
+    }
+
+    #[test]
+    fn the_first_exchange_of_a_call_is_not_measured() {
+        assert_eq!(measured(3, 1), (vec![2, 3], vec![2, 3]));
     }
 
     /// What ends an update of three images on devices 4, 7 and 5, with the `patience` of the trainer.
@@ -864,7 +879,7 @@ mod tests {
         let mut update = UpdateGradients::new(seen, ForwardDtype::F32);
         let part = part.expect("an image for each device");
         let output = update.add(&model, part, None, recipe(0.0).label_smoothing);
-        match replicas.finish(update, vec![Some(output)], seen, &model, LR) {
+        match replicas.finish(update, vec![Some(output)], seen, &model, LR, false) {
             Err(error) => error,
             Ok(_) => panic!("the update is complete"),
         }
@@ -877,6 +892,19 @@ mod tests {
             let _fault = fault::plan(Kind::Death, 2, place, 0);
             let error = failed_update(PATIENCE).to_string();
             assert!(error.starts_with(&format!("device 5 failed: struck at {place:?};")), "{error}");
+        }
+        // Before the run has begun: its thread, the second after that which registers it, and the model.
+        for (kind, place, after, reason) in [
+            (Kind::NoThread, Place::Thread, 1, "operation would block"),
+            (Kind::Death, Place::Copy, 0, "struck at Copy"),
+        ] {
+            let _fault = fault::plan(kind, 2, place, after);
+            let device = burn::tensor::Device::<TestAutodiff>::default();
+            let devices = [(4, device), (7, device), (5, device)];
+            let model = model::<TestAutodiff>(&device);
+            let optimizer = SgdConfig::new().init::<TestAutodiff, WtConvNext<TestAutodiff>>();
+            let error = Replicas::start(&devices, &model, &optimizer, &recipe(0.0)).err().expect("no start");
+            assert!(error.to_string().starts_with(&format!("device 5 failed: {reason};")), "{error}");
         }
         // The next run does not suffer from it.
         let device = burn::tensor::Device::<TestAutodiff>::default();
@@ -892,19 +920,6 @@ mod tests {
             let error = failed_update(patience);
             assert!(matches!(error, DeviceError::Silent { device: 7, .. }), "{error}");
             assert!(error.to_string().starts_with("device 7 has not answered for 1.5 s;"), "{error}");
-        }
-        // Before the run has begun: its thread, the second after that which registers it, and the model.
-        for (kind, place, after, reason) in [
-            (Kind::NoThread, Place::Thread, 1, "operation would block"),
-            (Kind::Death, Place::Copy, 0, "struck at Copy"),
-        ] {
-            let _fault = fault::plan(kind, 2, place, after);
-            let device = burn::tensor::Device::<TestAutodiff>::default();
-            let devices = [(4, device), (7, device), (5, device)];
-            let model = model::<TestAutodiff>(&device);
-            let optimizer = SgdConfig::new().init::<TestAutodiff, WtConvNext<TestAutodiff>>();
-            let error = Replicas::start(&devices, &model, &optimizer, &recipe(0.0)).err().expect("no start");
-            assert!(error.to_string().starts_with(&format!("device 5 failed: {reason};")), "{error}");
         }
         let planned = fault::plan(Kind::Silence, 1, Place::Exchange, 0);
         let error = failed_update(patience);

@@ -329,7 +329,10 @@ impl<B: TrainBackend> Trainer<B> {
                 outputs: outputs.into_iter().flatten().collect(),
                 gradients: gradients.finish(&self.model),
             },
-            Some(replicas) => replicas.finish(gradients, outputs, seen, &self.model, lr)?,
+            Some(replicas) => {
+                let last = update + 1 == plan.updates();
+                replicas.finish(gradients, outputs, seen, &self.model, lr, last)?
+            }
         };
         if let Some(gradients) = gradients {
             let (model, clip_grad) = (self.model.clone(), self.config.clip_grad);
