@@ -5,7 +5,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
@@ -97,9 +97,10 @@ fn train(args: TrainArgs) -> Result<ExitCode, Error> {
     if Display::wants_dashboard() {
         let io_error = |source| Error::Io { path: folder.clone(), source };
         std::fs::create_dir_all(&folder).map_err(io_error)?;
-        let file = File::options().create(true).append(true).open(folder.join("train.log"));
+        let path = folder.join("train.log");
+        append(&path).map_err(io_error)?;
         // There is one training in a process.
-        let _ = LOG_FILE.set(file.map_err(io_error)?);
+        let _ = LOG_FILE.set(path);
     }
     let interrupter = Interrupter::new();
     interrupt::install(interrupter.clone())?;
@@ -130,8 +131,12 @@ fn resume_command(program: &OsStr, folder: &Path) -> String {
     format!("{} train --resume --out {}", quoted(program), quoted_path(folder))
 }
 
-/// Where the log goes while the dashboard has the screen.
-static LOG_FILE: OnceLock<File> = OnceLock::new();
+/// Where the log goes while the dashboard has the screen. Opened for each record: the run's folder may be removed and written again.
+static LOG_FILE: OnceLock<PathBuf> = OnceLock::new();
+
+fn append(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).open(path)
+}
 
 /// stderr, or [`LOG_FILE`] once there is one.
 struct LogWriter;
@@ -139,14 +144,14 @@ struct LogWriter;
 impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match LOG_FILE.get() {
-            Some(mut file) => file.write(bytes),
+            Some(path) => append(path)?.write(bytes),
             None => io::stderr().write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match LOG_FILE.get() {
-            Some(mut file) => file.flush(),
+            Some(_) => Ok(()),
             None => io::stderr().flush(),
         }
     }

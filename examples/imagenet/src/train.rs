@@ -14,9 +14,9 @@
 //! optimizer.rs  AdamW in two parameter groups        schedule.rs  warm-up and cosine
 //! loss.rs       cross-entropy, of labels and mixed   metrics.rs   sums over an epoch, from Burn's metrics
 //! ema.rs        average of the weights               history.rs   numbers and curves of past epochs
-//! checkpoint.rs atomic checkpoints of a run          interrupt.rs Ctrl-C
-//! progress.rs   dashboard.rs or plain lines          devices.rs   --devices
-//! parallel.rs   one update over several devices
+//! checkpoint.rs atomic checkpoints of a run          lock.rs      one process a run
+//! progress.rs   dashboard.rs or plain lines          interrupt.rs Ctrl-C
+//! parallel.rs   one update over several devices      devices.rs   --devices
 //! ```
 
 pub mod checkpoint;
@@ -29,6 +29,7 @@ pub mod feed;
 pub mod gradients;
 pub mod history;
 pub mod interrupt;
+pub mod lock;
 pub mod loss;
 pub mod metrics;
 pub mod optimizer;

@@ -407,6 +407,27 @@ fn a_full_disk_is_reported_and_survived() {
 }
 
 #[test]
+fn what_cannot_be_written_is_named() {
+    let (root, config) = bench("batch_size = 8\nwarmup_epochs = 0");
+    let root = root.path();
+    // A folder in the place of the file in which the history is prepared.
+    fs::create_dir_all(root.join("run/.history.json.tmp")).unwrap();
+    let train = ["train", "--config", config.to_str().unwrap(), "--epochs", "2", "--out", "run"];
+    let error = fail(root, &train);
+    for epoch in [1, 2] {
+        assert!(
+            error.contains(&format!("no history of epoch {epoch}: run/history.json: cannot write: ")),
+            "{error}"
+        );
+    }
+    assert!(!error.contains("no checkpoint"), "{error}");
+    assert!(error.lines().last().unwrap().starts_with("error: run/history.json: cannot write: "), "{error}");
+    fs::remove_dir(root.join("run/.history.json.tmp")).unwrap();
+    succeed(root, &["train", "--resume", "--out", "run"]);
+    assert_eq!(history(&root.join("run")).as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn the_printed_configuration_is_the_configuration() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();

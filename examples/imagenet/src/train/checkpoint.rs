@@ -13,12 +13,13 @@ use burn::module::Module;
 use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Record, Recorder, RecorderError};
 use burn::tensor::backend::Backend;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use wtconvnext::{WtConvNext, WtConvNextConfig};
 
 use super::history::EpochRecord;
+use super::lock::{Place, RunLock};
 use super::metrics::Totals;
 use crate::atomic;
 use crate::config::INPUT_SIZES;
@@ -40,6 +41,16 @@ pub enum CheckpointError {
     /// Another process trains in the folder.
     #[error("{}: another process is training here; wait for it, or choose another folder with --out DIR", path.display())]
     Busy {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The folder of a run in progress was removed, and another run has been there since.
+    #[error(
+        "{}: another folder is in the place of this run's, with the checkpoints of another run; move that one away, so that this one \
+         can write again",
+        path.display()
+    )]
+    Replaced {
         /// The folder.
         path: PathBuf,
     },
@@ -135,6 +146,14 @@ pub enum CheckpointError {
     #[error("{}: cannot write: {source}", path.display())]
     Write {
         /// What was to be written.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A checkpoint that is no longer kept stays.
+    #[error("{}: cannot remove: {source}", path.display())]
+    Remove {
+        /// The checkpoint.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -238,22 +257,39 @@ impl RunFolder {
         &self.0
     }
 
-    /// Creates the folder and takes the run for this process, until the file is closed.
+    /// Creates the folder and takes the run for this process, until the lock is dropped.
     ///
     /// # Errors
     ///
     /// [`CheckpointError::Busy`] if another process has it; [`CheckpointError::Write`].
-    pub fn lock(&self) -> Result<File, CheckpointError> {
-        let write_error = |path: &Path, source| CheckpointError::Write { path: path.to_path_buf(), source };
-        fs::create_dir_all(&self.0).map_err(|source| write_error(&self.0, source))?;
-        let path = self.0.join(".lock");
-        let file = File::options().create(true).append(true).open(&path);
-        let file = file.map_err(|source| write_error(&path, source))?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => Err(CheckpointError::Busy { path: self.0.clone() }),
-            Err(TryLockError::Error(source)) => Err(write_error(&path, source)),
+    pub fn lock(&self) -> Result<RunLock, CheckpointError> {
+        RunLock::take(&self.0)
+    }
+
+    /// Takes the run again and writes its configuration again, if its folder or one of the two has been removed since `lock` was taken.
+    /// Returns whether it was.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Busy`] or [`CheckpointError::Replaced`] if the folder is now another run's, which is not touched;
+    /// [`CheckpointError::Write`].
+    pub fn restore(&self, lock: &mut RunLock, config: &str) -> Result<bool, CheckpointError> {
+        let place = lock.place();
+        if place == Place::There {
+            let removed = !self.config_file().exists();
+            if removed {
+                self.create(config)?;
+            }
+            return Ok(removed);
         }
+        let again = self.lock()?;
+        // A run that has ended leaves the file behind, which tells its checkpoints from this run's own.
+        if place == Place::Replaced && !self.checkpoints()?.is_empty() {
+            return Err(CheckpointError::Replaced { path: self.0.clone() });
+        }
+        self.create(config)?;
+        *lock = again;
+        Ok(true)
     }
 
     /// Asks whether the run's files can be written, before the work whose result they are to hold. Nothing is left behind.
@@ -329,7 +365,8 @@ impl RunFolder {
         Ok(checkpoints.into_iter().map(|(_, checkpoint)| checkpoint).collect())
     }
 
-    /// Writes a checkpoint, of a run with averaged weights with these, then removes all but the last `keep` and the best one.
+    /// Writes a checkpoint, of a run with averaged weights with these, then removes all but the last `keep` and the best one. One that
+    /// cannot be removed is named in a warning.
     ///
     /// # Errors
     ///
@@ -358,7 +395,9 @@ impl RunFolder {
         files.extend(ema.as_deref().map(|ema| (EMA, ema)));
         atomic::write_folder(&path, &files)
             .map_err(|source| CheckpointError::Write { path: path.clone(), source })?;
-        self.prune(keep)?;
+        if let Err(error) = self.prune(keep) {
+            log::warn!("{error}");
+        }
         Ok(Checkpoint(path))
     }
 
@@ -371,7 +410,7 @@ impl RunFolder {
         for checkpoint in &checkpoints[..old] {
             if best != Some(checkpoint) {
                 let path = checkpoint.0.clone();
-                fs::remove_dir_all(&path).map_err(|source| CheckpointError::Write { path, source })?;
+                fs::remove_dir_all(&path).map_err(|source| CheckpointError::Remove { path, source })?;
             }
         }
         Ok(())
@@ -951,6 +990,58 @@ mod tests {
         assert_eq!(names(&run), ["epoch-0002", "epoch-0004", "epoch-0005"]);
         assert!(run.best().unwrap().path().ends_with("epoch-0002"));
         assert!(run.last().unwrap().path().ends_with("epoch-0005"));
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_removed_does_not_undo_the_new_one() {
+        let (_root, run) = new_run();
+        run.create("").unwrap();
+        // A file in the place of an old checkpoint.
+        let old = run.path().join("checkpoints/epoch-0000");
+        fs::write(&old, b"").unwrap();
+        let error = run.prune(0).unwrap_err();
+        assert!(matches!(&error, CheckpointError::Remove { path, .. } if *path == old), "{error}");
+        assert!(save(&run, &[0.5], 1).path().is_dir());
+        assert_eq!(names(&run), ["epoch-0000", "epoch-0001"]);
+    }
+
+    #[test]
+    fn a_run_takes_its_folder_again_unless_it_is_anothers() {
+        let (_root, run) = new_run();
+        let mut lock = run.lock().unwrap();
+        run.create("a = 1").unwrap();
+        let config = || fs::read_to_string(run.config_file()).unwrap();
+        let busy = || matches!(run.lock().unwrap_err(), CheckpointError::Busy { .. });
+        assert!(!run.restore(&mut lock, "a = 2").unwrap());
+        assert_eq!(config(), "a = 1");
+
+        // The configuration, the lock, all.
+        fs::remove_file(run.config_file()).unwrap();
+        assert!(run.restore(&mut lock, "a = 3").unwrap());
+        assert_eq!(config(), "a = 3");
+        save(&run, &[0.5], 1);
+        fs::remove_file(run.path().join(".lock")).unwrap();
+        assert!(run.restore(&mut lock, "a = 4").unwrap() && busy());
+        assert_eq!((config().as_str(), names(&run).len()), ("a = 4", 1));
+        fs::remove_dir_all(run.path()).unwrap();
+        assert!(run.restore(&mut lock, "a = 5").unwrap() && busy());
+        assert_eq!((config().as_str(), names(&run).len()), ("a = 5", 0));
+        assert!(!run.restore(&mut lock, "a = 6").unwrap());
+
+        // Another run is there, has been there, and was there without leaving a checkpoint.
+        fs::remove_dir_all(run.path()).unwrap();
+        let other = run.lock().unwrap();
+        save(&run, &[0.5], 1);
+        let error = run.restore(&mut lock, "a = 7").unwrap_err();
+        assert!(matches!(error, CheckpointError::Busy { .. }), "{error}");
+        drop(other);
+        let error = run.restore(&mut lock, "a = 7").unwrap_err();
+        assert!(matches!(&error, CheckpointError::Replaced { path } if path == run.path()), "{error}");
+        assert_eq!(config(), "", "nothing of the other run is touched");
+        drop(run.lock().unwrap());
+        fs::remove_dir_all(run.path().join("checkpoints")).unwrap();
+        assert!(run.restore(&mut lock, "a = 8").unwrap() && busy());
+        assert_eq!(config(), "a = 8");
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl Prepared {
     /// Any [`Error`]; the last checkpoint stays usable.
     pub fn train(self, interrupter: Interrupter, display: Display) -> Result<Outcome, Error> {
         // Held until the run ends. What another process has written since this run was prepared is seen now.
-        let _lock = self.run.lock()?;
+        let lock = self.run.lock()?;
         let resumed = self.resume_from.as_ref().map(|(checkpoint, _)| checkpoint);
         let last = self.damaged.first().map(|damage| &damage.checkpoint).or(resumed);
         if self.run.checkpoints()?.last() != last {
@@ -132,7 +132,7 @@ impl Prepared {
         }
         self.run.create(&self.config.to_toml())?;
         let backend = self.config.backend;
-        backend.run(TrainTask { prepared: self, interrupter, display })?
+        backend.run(TrainTask { prepared: self, lock, interrupter, display })?
     }
 }
 

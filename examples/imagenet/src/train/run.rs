@@ -17,6 +17,7 @@ use super::checkpoint::{Checkpoint, CheckpointError, RunFolder, State};
 use super::ema::Ema;
 use super::feed::Feed;
 use super::history::{EpochRecord, curves};
+use super::lock::RunLock;
 use super::metrics::{EpochMetrics, Pace, Totals};
 use super::optimizer::GroupedAdamW;
 use super::parallel::{Finished, Recipe, Replicas};
@@ -54,6 +55,7 @@ pub enum Outcome {
 /// A run that is ready to start, on whatever backend.
 pub(super) struct TrainTask {
     pub(super) prepared: Prepared,
+    pub(super) lock: RunLock,
     pub(super) interrupter: Interrupter,
     pub(super) display: Display,
 }
@@ -62,10 +64,10 @@ impl BackendTask for TrainTask {
     type Output = Result<Outcome, Error>;
 
     fn run<B: TrainBackend>(self, _default: B::Device) -> Self::Output {
-        let Self { prepared, interrupter, display } = self;
+        let Self { prepared, lock, interrupter, display } = self;
         let Prepared { devices, config, .. } = &prepared;
-        let devices = devices.resolve::<B>(config.backend, config.batch_size)?;
-        Trainer::<B>::new(prepared, interrupter, display, &devices)?.run()
+        let resolved = devices.resolve::<B>(config.backend, config.batch_size)?;
+        Trainer::<B>::new(prepared, lock, interrupter, display, &resolved)?.run()
     }
 }
 
@@ -84,6 +86,7 @@ struct Trainer<B: TrainBackend> {
     train: Loader,
     val: Loader,
     run: RunFolder,
+    lock: RunLock,
     /// Where the run stands, but for the tensors.
     state: State,
     interrupter: Interrupter,
@@ -102,6 +105,7 @@ struct Submitted<B: Backend> {
 impl<B: TrainBackend> Trainer<B> {
     fn new(
         prepared: Prepared,
+        lock: RunLock,
         interrupter: Interrupter,
         mut display: Display,
         devices: &[(usize, B::Device)],
@@ -186,6 +190,7 @@ impl<B: TrainBackend> Trainer<B> {
             train,
             val,
             run,
+            lock,
             state,
             interrupter,
             updates_left: stop_after,
@@ -198,6 +203,8 @@ impl<B: TrainBackend> Trainer<B> {
         if self.state.epoch > self.config.epochs {
             let epochs = count(self.config.epochs, "epoch", "epochs");
             self.display.line(format_args!("this run is complete: {epochs} of {}", self.config.epochs));
+            // It may have ended with an error because of it.
+            self.write_history()?;
         }
         let mut saved = Ok(());
         while self.state.epoch <= self.config.epochs {
@@ -228,16 +235,17 @@ impl<B: TrainBackend> Trainer<B> {
                 return Err(Error::Diverged { loss, epoch, update });
             }
             self.finish_epoch(&val, seconds, images_per_second);
-            let written = self.write_history();
-            saved = self.save().map(drop).and(written);
-            if let Err(error) = &saved {
-                // The disk may have room again after the next epoch, and the earlier checkpoints are unharmed.
-                log::error!("no checkpoint of epoch {}: {error}", self.state.epoch - 1);
-                self.display
-                    .line(format_args!("error: no checkpoint of epoch {}: {error}", self.state.epoch - 1));
+            let (checkpoint, history) = self.write();
+            // The disk may have room again after the next epoch, and the earlier checkpoints are unharmed.
+            if let Err(error) = &checkpoint {
+                self.not_written("checkpoint", error);
             }
+            if let Err(error) = &history {
+                self.not_written("history", error);
+            }
+            saved = checkpoint.map(drop).and(history);
         }
-        // Only the last epoch's model is the result of the run.
+        // Only what the last epoch has left is the result of the run.
         saved?;
         let val_accuracy = self.state.val_accuracy().expect("a run has at least one epoch");
         if self.failures.count > 0 {
@@ -250,9 +258,36 @@ impl<B: TrainBackend> Trainer<B> {
     }
 
     /// Saves the run as it stands.
-    fn interrupted(self) -> Result<Outcome, Error> {
-        let checkpoint = self.save()?.path().to_path_buf();
+    fn interrupted(mut self) -> Result<Outcome, Error> {
+        let (checkpoint, history) = self.write();
+        if let Err(error) = &history {
+            // The next epoch writes it again.
+            self.not_written("history", error);
+        }
+        let checkpoint = checkpoint?.path().to_path_buf();
         Ok(Outcome::Interrupted { checkpoint })
+    }
+
+    /// Writes what belongs to the run as it stands: a checkpoint, and the history.
+    fn write(&mut self) -> (Result<Checkpoint, CheckpointError>, Result<(), CheckpointError>) {
+        match self.run.restore(&mut self.lock, &self.config.to_toml()) {
+            Ok(false) => {}
+            Ok(true) => {
+                let removed = "files of this run have been removed while it trained; it writes config.toml and history.json again, but no \
+                               earlier checkpoint";
+                log::warn!("{}: {removed}", self.run.path().display());
+                self.display.line(format_args!("warning: {}: {removed}", self.run.path().display()));
+            }
+            // Nothing is written where another run may be.
+            Err(error) => return (Err(error), Ok(())),
+        }
+        (self.save(), self.write_history())
+    }
+
+    fn not_written(&self, what: &str, error: &CheckpointError) {
+        let epoch = self.state.epoch - 1;
+        log::error!("no {what} of epoch {epoch}: {error}");
+        self.display.line(format_args!("error: no {what} of epoch {epoch}: {error}"));
     }
 
     fn should_stop(&self) -> bool {
@@ -425,7 +460,11 @@ impl<B: TrainBackend> Trainer<B> {
         self.state.totals = Totals::default();
     }
 
+    /// Writes numbers and curves of past epochs, if there are any.
     fn write_history(&self) -> Result<(), CheckpointError> {
+        if self.state.history.is_empty() {
+            return Ok(());
+        }
         let json = serde_json::to_vec_pretty(&self.state.history).expect("a history has string keys only");
         self.run.write("history.json", &json)?;
         match curves(&self.state.history) {
@@ -588,21 +627,88 @@ mod tests {
         assert_eq!(result(&struck), result(&straight));
     }
 
+    /// The trainer of a run that is resumed.
+    fn trainer(run: &RunFolder, devices: &[usize]) -> Trainer<TestAutodiff> {
+        let devices: Vec<_> = devices.iter().map(|index| (*index, Default::default())).collect();
+        let (prepared, lock) = (resumed(run, None), run.lock().unwrap());
+        Trainer::new(prepared, lock, Interrupter::new(), Display::plain(), &devices).unwrap()
+    }
+
     #[test]
     fn a_run_with_one_replica_is_the_run_without_bit_for_bit() {
         let bench = Bench::new();
         let (alone, replica) = (bench.copy("alone"), bench.copy("replica"));
         let finished = resume(&alone, None).unwrap();
 
-        let devices = [(0, Default::default())];
-        let (prepared, display) = (resumed(&replica, None), Display::plain());
-        let mut trainer =
-            Trainer::<TestAutodiff>::new(prepared, Interrupter::new(), display, &devices).unwrap();
+        let mut trainer = trainer(&replica, &[0]);
         assert!(trainer.replicas.is_none());
         let recipe = Recipe::of(&trainer.config);
-        let replicas = Replicas::start(&devices, &trainer.model, &trainer.optimizer, &recipe).unwrap();
+        let replicas =
+            Replicas::start(&trainer.devices, &trainer.model, &trainer.optimizer, &recipe).unwrap();
         trainer.replicas = Some(replicas);
         assert_eq!(trainer.run().unwrap(), finished);
         assert_eq!(result(&replica), result(&alone));
+    }
+
+    #[test]
+    fn a_run_whose_folder_is_removed_writes_all_of_it_again() {
+        let bench = Bench::new();
+        let (straight, removed) = (bench.copy("straight"), bench.copy("removed"));
+        let finished = resume(&straight, None).unwrap();
+
+        // In the first epoch, and in the second, of which an update is done when the run is stopped.
+        let trainer_of_three = trainer(&removed, &[0]);
+        fs::remove_dir_all(removed.path()).unwrap();
+        assert_eq!(trainer_of_three.run().unwrap(), finished);
+        assert_eq!(result(&removed), result(&straight));
+        let history = |run: &RunFolder| {
+            let json = fs::read(run.path().join("history.json")).unwrap();
+            serde_json::from_slice::<Vec<EpochRecord>>(&json).unwrap().len()
+        };
+        assert_eq!(history(&removed), 3);
+
+        let stopped = bench.copy("stopped");
+        let first = trainer(&stopped, &[0]);
+        let first = Trainer { updates_left: Some(BATCHES / 2), ..first };
+        assert!(matches!(first.run(), Ok(Outcome::Interrupted { .. })));
+        let second = Trainer { updates_left: Some(1), ..trainer(&stopped, &[0]) };
+        fs::remove_dir_all(stopped.path()).unwrap();
+        assert!(matches!(second.run(), Ok(Outcome::Interrupted { .. })));
+        assert_eq!(history(&stopped), 1);
+        assert_eq!(resume(&stopped, None).unwrap(), finished);
+        assert_eq!(result(&stopped), result(&straight));
+    }
+
+    #[test]
+    fn a_run_in_whose_folder_another_has_begun_ends_with_an_error_and_touches_nothing() {
+        let bench = Bench::new();
+        let run = bench.copy("run");
+        let old = trainer(&run, &[0]);
+        fs::remove_dir_all(run.path()).unwrap();
+        bench.copy("run");
+        let _other = run.lock().unwrap();
+        let error = old.run().unwrap_err();
+        assert!(matches!(error, Error::Checkpoint(CheckpointError::Busy { .. })), "{error}");
+        assert_eq!(run.checkpoints().unwrap().len(), 1);
+        assert!(!run.path().join("history.json").exists());
+    }
+
+    #[test]
+    fn a_history_that_cannot_be_written_is_an_error_of_its_own() {
+        let bench = Bench::new();
+        let run = bench.copy("run");
+        // A folder in the place of the file that it is prepared in.
+        let obstacle = run.path().join(".history.json.tmp");
+        fs::create_dir(&obstacle).unwrap();
+        let error = resume(&run, None).unwrap_err();
+        assert!(
+            error.to_string().starts_with(&format!("{}: ", run.path().join("history.json").display())),
+            "{error}"
+        );
+        assert_eq!(run.last().unwrap().state().unwrap().epoch, 4);
+        // The run is complete, and so are its files when it is asked again.
+        fs::remove_dir(&obstacle).unwrap();
+        resume(&run, None).unwrap();
+        assert!(run.path().join("history.json").is_file() && run.path().join("curves.svg").is_file());
     }
 }
