@@ -20,6 +20,7 @@ use crate::preview::{self, PreviewArgs};
 use crate::shell::{quoted, quoted_path};
 use crate::subbands::{self, SubbandsArgs};
 use crate::throughput::{self, ThroughputArgs};
+use crate::train::devices::DeviceSelection;
 use crate::train::interrupt::{self, EXIT_INTERRUPTED};
 use crate::train::prepare::{Prepared, TrainArgs};
 use crate::train::progress::Display;
@@ -92,6 +93,7 @@ fn train(args: TrainArgs) -> Result<ExitCode, Error> {
         output::text(args.settings.resolve()?.to_toml())?;
         return Ok(ExitCode::SUCCESS);
     }
+    let devices = args.devices.clone();
     let prepared = Prepared::new(args)?;
     let folder = prepared.folder().to_path_buf();
     if Display::wants_dashboard() {
@@ -118,17 +120,19 @@ fn train(args: TrainArgs) -> Result<ExitCode, Error> {
             let program = std::env::args_os().next().unwrap_or_else(|| "imagenet".into());
             let saved = format_args!("interrupted; saved {}", checkpoint.display());
             // The terminal may be gone, and the exit status says it too.
-            let _ =
-                output::line(format_args!("{saved}\ncontinue with: {}", resume_command(&program, &folder)));
+            let resume = resume_command(&program, &folder, devices.as_ref());
+            let _ = output::line(format_args!("{saved}\ncontinue with: {resume}"));
             Ok(ExitCode::from(EXIT_INTERRUPTED))
         }
     }
 }
 
 /// The command that continues the run in `folder`: this program as it was called (`cargo run` calls it by its path), so that
-/// it can be pasted into the shell of the same folder. The run's configuration has the rest.
-fn resume_command(program: &OsStr, folder: &Path) -> String {
-    format!("{} train --resume --out {}", quoted(program), quoted_path(folder))
+/// it can be pasted into the shell of the same folder. The run's configuration has the rest, but for the devices, which belong to a
+/// call; `--stop-after` does too, but to go on is not to stop again.
+fn resume_command(program: &OsStr, folder: &Path, devices: Option<&DeviceSelection>) -> String {
+    let devices = devices.map_or(String::new(), |devices| format!(" --devices {devices}"));
+    format!("{} train --resume --out {}{devices}", quoted(program), quoted_path(folder))
 }
 
 /// Where the log goes while the dashboard has the screen. Opened for each record: the run's folder may be removed and written again.
@@ -175,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_command_to_resume_can_be_pasted() {
-        let command = |program: &str, folder: &str| resume_command(program.as_ref(), folder.as_ref());
+        let command = |program: &str, folder: &str| resume_command(program.as_ref(), folder.as_ref(), None);
         assert_eq!(
             command("target/release/imagenet", "runs/wtconvnext-micro-fashion10"),
             "target/release/imagenet train --resume --out runs/wtconvnext-micro-fashion10"
@@ -185,5 +189,12 @@ mod tests {
             r"'/a b/imagenet' train --resume --out 'it'\''s $HOME'"
         );
         assert_eq!(command("imagenet", "-x"), "imagenet train --resume --out ./-x");
+        for devices in ["all", "2,0"] {
+            let selection = devices.parse().unwrap();
+            assert_eq!(
+                resume_command("imagenet".as_ref(), "run".as_ref(), Some(&selection)),
+                format!("imagenet train --resume --out run --devices {devices}")
+            );
+        }
     }
 }

@@ -427,6 +427,50 @@ fn what_cannot_be_written_is_named() {
     assert_eq!(history(&root.join("run")).as_array().unwrap().len(), 2);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_run_goes_on_on_its_devices() {
+    let (root, config) = bench("batch_size = 4\nwarmup_epochs = 0\nepochs = 2");
+    let root = root.path();
+    let stopped = |command: &mut Command| {
+        let output = command.current_dir(root).stdin(Stdio::null()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(130), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    };
+    let train = [
+        "train",
+        "--config",
+        config.to_str().unwrap(),
+        "--stop-after",
+        "1",
+        "--out",
+        "run",
+        "--devices",
+        "0,1",
+    ];
+    let text = stopped(&mut imagenet(root, &train));
+    assert!(text.contains("2 devices share each batch of up to 4 images\n"), "{text}");
+    let resume = text.lines().last().unwrap().strip_prefix("continue with: ").unwrap();
+    assert!(resume.ends_with(" train --resume --out run --devices 0,1"), "{resume}");
+    // As it is pasted into a shell.
+    let text = stopped(Command::new("sh").args(["-c", &format!("{resume} --stop-after 1")]));
+    assert!(text.contains("2 devices share") && !text.contains("before"), "{text}");
+    // On others it says so; `all` does not mean the cores of a CPU.
+    let resume = ["train", "--resume", "--out", "run", "--stop-after", "1", "--devices", "all"];
+    let text = stopped(&mut imagenet(root, &resume));
+    assert!(text.contains("--devices all: one worker, because a CPU is one device"), "{text}");
+    assert!(text.contains("it was on 2 devices before, and is on 1 now\n"), "{text}");
+    assert!(text.ends_with(" --devices all\n"), "{text}");
+    let help = succeed(root, &["train", "--help"]);
+    assert!(
+        help.split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .contains("each index is a worker, and `all` is one")
+    );
+}
+
 #[test]
 fn the_printed_configuration_is_the_configuration() {
     let root = tempfile::tempdir().unwrap();

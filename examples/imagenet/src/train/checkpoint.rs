@@ -201,6 +201,9 @@ pub struct State {
     pub totals: Totals,
     /// Past epochs.
     pub history: Vec<EpochRecord>,
+    /// How many devices the run is on; older checkpoints do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<usize>,
     /// Checksums of the files of model and optimizer.
     pub checksums: [u64; 2],
     /// Checksum of the file of averaged weights, if there is one.
@@ -890,6 +893,7 @@ mod tests {
             schedule: 10 * accuracies.len(),
             totals: Totals { loss: 0.1 + 0.2, ..Totals::default() },
             history: accuracies.iter().enumerate().map(record).collect(),
+            devices: None,
             checksums: [0; 2],
             ema_checksum: None,
         }

@@ -3,6 +3,7 @@
 use burn::prelude::DeviceOps;
 use burn::tensor::backend::{Backend, DeviceId};
 use std::collections::HashSet;
+use std::fmt;
 use std::str::FromStr;
 
 use crate::backend::BackendKind;
@@ -70,8 +71,10 @@ impl FromStr for DeviceSelection {
         if text == "all" {
             return Ok(Self::All);
         }
-        let indices: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
-        let indices = indices.map_err(|_| DevicesError::Syntax { text: text.to_string() })?;
+        // A number has one spelling: `str::parse` alone would take +1 and 00 too.
+        let index = |word: &str| word.parse().ok().filter(|index: &usize| index.to_string() == word);
+        let indices: Option<Vec<_>> = text.split(',').map(index).collect();
+        let indices = indices.ok_or_else(|| DevicesError::Syntax { text: text.to_string() })?;
         let mut seen = HashSet::new();
         match indices.iter().find(|index| !seen.insert(**index)) {
             Some(index) => Err(DevicesError::Twice { index: *index }),
@@ -80,7 +83,36 @@ impl FromStr for DeviceSelection {
     }
 }
 
+/// As `--devices` takes it.
+impl fmt::Display for DeviceSelection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::List(indices) => {
+                let words: Vec<_> = indices.iter().map(usize::to_string).collect();
+                f.write_str(&words.join(","))
+            }
+        }
+    }
+}
+
 impl DeviceSelection {
+    /// What to say of `all` where it is a single one of `devices` on `backend`, which may not be what was meant.
+    pub fn single(&self, backend: BackendKind, devices: usize) -> Option<&'static str> {
+        if *self != Self::All || devices != 1 {
+            return None;
+        }
+        Some(match backend {
+            BackendKind::Flex | BackendKind::Ndarray => {
+                "--devices all: one worker, because a CPU is one device; 0,1 makes two workers"
+            }
+            BackendKind::Wgpu | BackendKind::Vulkan => {
+                "--devices all: the default device, the only one that this backend trains on"
+            }
+            BackendKind::Cuda => "--devices all: one device, because this machine has no other",
+        })
+    }
+
     /// The devices of backend `B`, called `backend`, with their indices.
     ///
     /// # Errors
@@ -140,9 +172,30 @@ mod tests {
     }
 
     #[test]
+    fn a_selection_is_written_as_it_is_read() {
+        for text in ["all", "0", "2,0,1"] {
+            assert_eq!(text.parse::<DeviceSelection>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn all_that_is_one_device_says_so() {
+        let single = |text: &str, backend, devices| {
+            text.parse::<DeviceSelection>().unwrap().single(backend, devices).unwrap_or_default()
+        };
+        assert!(single("all", BackendKind::Flex, 1).contains("one worker"));
+        assert!(single("all", BackendKind::Ndarray, 1).contains("one worker"));
+        assert!(single("all", BackendKind::Vulkan, 1).contains("default device"));
+        assert!(single("all", BackendKind::Cuda, 1).contains("no other"));
+        // Who has several devices, or has asked for one, has what was meant.
+        assert_eq!(single("all", BackendKind::Cuda, 2), "");
+        assert_eq!(single("0", BackendKind::Flex, 1), "");
+    }
+
+    #[test]
     fn what_cannot_be_used_is_named() {
         let error = |text, backend, batch| resolve(text, backend, batch).unwrap_err();
-        for text in ["", "a", "0,", "-1", "0, 1", "ALL"] {
+        for text in ["", "a", "0,", "-1", "0, 1", "ALL", "+1", "00", "0,01", "0,+1", "99999999999999999999"] {
             assert_eq!(error(text, BackendKind::Flex, 8), DevicesError::Syntax { text: text.to_string() });
         }
         assert_eq!(error("0,1,0", BackendKind::Flex, 8), DevicesError::Twice { index: 0 });

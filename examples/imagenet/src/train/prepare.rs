@@ -31,8 +31,8 @@ pub struct TrainArgs {
     /// Stop, as Ctrl-C would, after so many updates (to be resumed; for queues with a time limit)
     #[arg(long, value_name = "N")]
     pub stop_after: Option<usize>,
-    /// Train on several devices at once: indices as in 0,1, or `all`. On the CPU each index is a worker. The batch size counts the
-    /// images of all devices [default: the backend's default device]
+    /// Train on several devices at once: indices as in 0,1, or `all`. On the CPU each index is a worker, and `all` is one. The batch
+    /// size counts the images of all devices [default: the backend's default device]
     #[arg(long, value_name = "LIST")]
     pub devices: Option<DeviceSelection>,
     /// Print the whole configuration, of defaults, preset, file and flags, as TOML for --config, and train nothing; --out,

@@ -67,6 +67,9 @@ impl BackendTask for TrainTask {
         let Self { prepared, lock, interrupter, display } = self;
         let Prepared { devices, config, .. } = &prepared;
         let resolved = devices.resolve::<B>(config.backend, config.batch_size)?;
+        if let Some(single) = devices.single(config.backend, resolved.len()) {
+            display.line(single);
+        }
         Trainer::<B>::new(prepared, lock, interrupter, display, &resolved)?.run()
     }
 }
@@ -124,13 +127,18 @@ impl<B: TrainBackend> Trainer<B> {
         let warmup = (config.warmup_epochs * per_epoch as f64).round() as usize;
         let schedule = WarmupCosine::new(config.lr, config.min_lr, warmup, config.epochs * per_epoch);
 
-        let (model, ema, optimizer, schedule, state) = match resume_from {
+        let (model, ema, optimizer, schedule, mut state) = match resume_from {
             Some((checkpoint, state)) => {
                 let model = checkpoint.trained_model(&state, device)?;
                 let ema = checkpoint.ema(&state, device)?;
                 let optimizer = GroupedAdamW::new(&model, config.weight_decay);
                 let optimizer = optimizer.load_record(checkpoint.optimizer(&state, device)?);
                 display.line(format_args!("resuming from {}", checkpoint.path().display()));
+                let complete = state.epoch > config.epochs;
+                if let Some(before) = state.devices.filter(|before| *before != devices.len() && !complete) {
+                    let before = count(before, "device", "devices");
+                    display.line(format_args!("it was on {before} before, and is on {} now", devices.len()));
+                }
                 let schedule = schedule.load_record::<B>(state.schedule);
                 // The folder may have moved.
                 (model, ema, optimizer, schedule, State { format: State::FORMAT, data, ..state })
@@ -152,6 +160,7 @@ impl<B: TrainBackend> Trainer<B> {
                     schedule: 0,
                     totals: Totals::default(),
                     history: Vec::new(),
+                    devices: None,
                     checksums: [0; 2],
                     ema_checksum: None,
                 };
@@ -170,15 +179,17 @@ impl<B: TrainBackend> Trainer<B> {
         ));
         display.line(format_args!("writing to {}", run.path().display()));
         let recipe = Recipe::of(&config);
-        let replicas = match devices {
-            [_] => None,
-            _ => Some(Replicas::start(devices, &model, &optimizer, &recipe)?),
+        // A complete run has nothing to share.
+        let replicas = if devices.len() > 1 && state.epoch <= config.epochs {
+            Some(Replicas::start(devices, &model, &optimizer, &recipe)?)
+        } else {
+            None
         };
         if replicas.is_some() {
-            let images = config.batch_size / devices.len();
-            let images = count(images, "image", "images");
-            display.line(format_args!("{} devices, {images} of each batch on each", devices.len()));
+            let images = count(config.batch_size, "image", "images");
+            display.line(format_args!("{} devices share each batch of up to {images}", devices.len()));
         }
+        state.devices = Some(devices.len());
         Ok(Self {
             replicas,
             ema: ema.map(|model| Ema::new(model, config.ema_decay)),
@@ -648,6 +659,26 @@ mod tests {
         trainer.replicas = Some(replicas);
         assert_eq!(trainer.run().unwrap(), finished);
         assert_eq!(result(&replica), result(&alone));
+    }
+
+    #[test]
+    fn a_complete_run_starts_no_devices() {
+        let bench = Bench::new();
+        let run = bench.copy("run");
+        assert!(trainer(&run, &[0, 1]).replicas.is_some());
+        let finished = resume(&run, None).unwrap();
+        assert!(trainer(&run, &[0, 1]).replicas.is_none());
+        assert_eq!(resume(&run, Some("0,1")).unwrap(), finished);
+    }
+
+    #[test]
+    fn a_run_knows_on_how_many_devices_it_is() {
+        let bench = Bench::new();
+        let run = bench.copy("run");
+        let devices = || run.last().unwrap().state().unwrap().devices;
+        assert_eq!(devices(), Some(1));
+        resume(&run, Some("0,1")).unwrap();
+        assert_eq!(devices(), Some(2));
     }
 
     #[test]
