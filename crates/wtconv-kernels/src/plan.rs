@@ -491,8 +491,8 @@ fn resident_layout(
         fits(measure(&layout), limits).map(|()| layout)
     };
     let planes_together = |layout: &Layout| {
-        let (bytes, threads) = measure(layout);
-        let by_registers = REGISTERS / (threads * operator_registers(layout));
+        let (bytes, _) = measure(layout);
+        let by_registers = REGISTERS / (layout.threads * operator_registers(layout));
         let cubes = limits.cubes_together(bytes).min(by_registers) * limits.multiprocessors.unwrap_or(16);
         if items(problem, layout) * problem.channels.div_ceil(layout.channels) <= cubes {
             // All planes at once, by as many multiprocessors as there can be.
@@ -501,7 +501,8 @@ fn resident_layout(
             (layout.planes * cubes, layout.planes)
         }
     };
-    let mut planes = planes(&layout).map(|planes| planes.clamp(channels, most));
+    // At least eight neighbouring channels, a sector of f32, where memory can hold them.
+    let mut planes = planes(&layout).map(|planes| planes.clamp(channels.min(8), most));
     loop {
         let layouts = planes.map(of);
         match layouts.iter().flatten().max_by_key(|layout| planes_together(layout)) {

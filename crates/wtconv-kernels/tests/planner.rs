@@ -306,6 +306,21 @@ fn a_cube_of_neighbouring_channels_is_alone_and_prefetches() {
 }
 
 #[test]
+fn filter_gradients_of_neighbouring_channels_take_eight_where_they_fit() {
+    for (shape, levels, planes) in
+        [([64, 96, 56, 56], 5, 2), ([64, 192, 28, 28], 4, 8), ([64, 384, 14, 14], 3, 8)]
+    {
+        let problem = problem(shape, 5, levels);
+        for dtype in [Dtype::F32, Dtype::BF16] {
+            let operands = Operands { dtype, ..channels_last(&problem) };
+            let plan = plan_filter_gradient(&problem, &operands, &H200, Strategy::Auto).unwrap();
+            let layout = plan.kernel.x;
+            assert_eq!((layout.channels, layout.planes), (planes, planes), "{shape:?} {dtype}");
+        }
+    }
+}
+
+#[test]
 fn a_cube_that_is_alone_visits_several_windows() {
     for (shape, levels, visits) in [
         ([32, 64, 128, 128], 3, 4),
