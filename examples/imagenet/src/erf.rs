@@ -40,20 +40,24 @@ use burn::data::dataloader::batcher::Batcher;
 /// The shares of all contributions whose squares are reported, as in the papers on large filters.
 pub const CONTRIBUTIONS: [f64; 4] = [0.2, 0.3, 0.5, 0.99];
 
+/// Flags that are those of bare layers. (`requires` alone would not do: clap lets it go where what is required conflicts with another flag
+/// that is there.)
+const OF_LAYERS: [&str; 6] = ["layer", "levels", "kernel_size", "depthwise", "channels", "seed"];
+
 /// Flags of `erf`.
 #[derive(Args, Clone, Debug)]
 pub struct ErfArgs {
     /// Runs, or checkpoints of runs, each a panel of the picture [default: the newest run under runs]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "layer")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with_all = OF_LAYERS)]
     pub checkpoint: Vec<PathBuf>,
     /// The best checkpoint of each run in validation instead of its last
-    #[arg(long, conflicts_with = "layer")]
+    #[arg(long, conflicts_with_all = OF_LAYERS)]
     pub best: bool,
     /// Image files or folders to average over [default: the validation images of the run]
-    #[arg(long, value_name = "PATH", num_args = 1.., value_hint = ValueHint::AnyPath, conflicts_with = "layer")]
+    #[arg(long, value_name = "PATH", num_args = 1.., value_hint = ValueHint::AnyPath, conflicts_with_all = OF_LAYERS)]
     pub images: Vec<PathBuf>,
     /// Images to average over at most, taken evenly from all that there are
-    #[arg(long, value_name = "N", default_value_t = 50, conflicts_with = "layer", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 50, conflicts_with_all = OF_LAYERS, value_parser = clap::value_parser!(u16).range(1..))]
     pub count: u16,
     /// A bare layer before training in the place of a model: a wavelet convolution of each of --levels, and a depthwise one
     #[arg(long)]
@@ -77,7 +81,7 @@ pub struct ErfArgs {
     #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(32..=4096))]
     pub input_size: Option<u32>,
     /// Images that go through the model at once
-    #[arg(long, value_name = "N", default_value_t = 4, conflicts_with = "layer", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 4, conflicts_with_all = OF_LAYERS, value_parser = clap::value_parser!(u16).range(1..))]
     pub batch_size: u16,
     /// Picture to write; the numbers go beside it, as .json
     #[arg(long, value_name = "FILE.png", default_value = "erf.png", value_parser = crate::drawing::png_path)]

@@ -29,6 +29,10 @@ const SUBBANDS: [&str; 4] = ["LL", "LH", "HL", "HH"];
 /// Side of the input without a checkpoint, unless the picture is smaller.
 const LARGEST_SIDE: u32 = 224;
 
+/// Flags that are those of a trained model. (`requires` alone would not do: clap lets it go where what is required conflicts with another
+/// flag that is there.)
+const OF_CHECKPOINTS: [&str; 5] = ["checkpoint", "best", "stage", "block", "channel"];
+
 /// Flags of `subbands`.
 #[derive(Args, Clone, Debug)]
 pub struct SubbandsArgs {
@@ -52,13 +56,13 @@ pub struct SubbandsArgs {
     #[arg(long, value_name = "N", requires = "checkpoint")]
     pub channel: Option<usize>,
     /// Without --checkpoint: wavelet levels
-    #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "checkpoint", value_parser = clap::value_parser!(u16).range(1..=MAX_LEVELS as i64))]
+    #[arg(long, value_name = "N", default_value_t = 3, conflicts_with_all = OF_CHECKPOINTS, value_parser = clap::value_parser!(u16).range(1..=MAX_LEVELS as i64))]
     pub levels: u16,
     /// Without --checkpoint: side of the filters
-    #[arg(long, value_name = "K", default_value_t = 5, conflicts_with = "checkpoint", value_parser = clap::value_parser!(u16).range(1..=255))]
+    #[arg(long, value_name = "K", default_value_t = 5, conflicts_with_all = OF_CHECKPOINTS, value_parser = clap::value_parser!(u16).range(1..=255))]
     pub kernel_size: u16,
     /// Without --checkpoint: seed of the filters
-    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "checkpoint", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = OF_CHECKPOINTS, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub seed: u64,
     /// Picture to write; the numbers go beside it, as .json
     #[arg(long, value_name = "FILE.png", default_value = "subbands.png", value_parser = png_path)]

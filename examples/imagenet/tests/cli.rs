@@ -847,6 +847,21 @@ fn what_the_user_may_not_read_or_write_is_named_before_the_work() {
 }
 
 #[test]
+fn pictures_that_cannot_be_read_are_counted_in_training_and_in_validation() {
+    let (root, config) = bench("batch_size = 8\nwarmup_epochs = 0\nepochs = 2");
+    let root = root.path();
+    for part in ["train", "val"] {
+        let class = fs::read_dir(root.join("data").join(part)).unwrap().next().unwrap().unwrap().path();
+        let mut pictures: Vec<_> = fs::read_dir(&class).unwrap().map(|entry| entry.unwrap().path()).collect();
+        pictures.sort();
+        fs::write(pictures.last().unwrap(), b"no picture").unwrap();
+    }
+    let text = succeed(root, &["train", "--config", config.to_str().unwrap()]);
+    // One of each part, in two epochs.
+    assert!(text.contains("an image could not be read and was left out 4 times\n"), "{text}");
+}
+
+#[test]
 fn flags_that_would_do_nothing_are_refused() {
     let root = tempfile::tempdir().unwrap();
     for args in [
@@ -859,6 +874,11 @@ fn flags_that_would_do_nothing_are_refused() {
         &["erf", "--layer", "--batch-size", "3"],
         &["subbands", "a.png", "--stage", "2"],
         &["subbands", "a.png", "--block", "2"],
+        &["erf", "--count", "2", "--levels", "1"],
+        &["erf", "--levels", "1", "--best"],
+        &["erf", "--checkpoint", "run", "--batch-size", "3", "--seed", "3"],
+        &["subbands", "a.png", "--levels", "2", "--stage", "3"],
+        &["subbands", "a.png", "--seed", "2", "--best", "--channel", "1"],
         &["predict", "a.png", "--logits"],
     ] {
         let output = output(root.path(), args);

@@ -236,6 +236,7 @@ impl<B: TrainBackend> Trainer<B> {
             let Some(val) = self.validate()? else {
                 return self.interrupted();
             };
+            self.failures.count += val.unreadable;
             // The last update of the epoch shows in the validation only.
             let (epoch, update, loss) = (self.state.epoch, self.state.updates_done, val.scores.loss);
             if val.not_finite > 0 {
