@@ -7,13 +7,15 @@
 //! ```
 //!
 //! RECORD is a directory below that of the records. SECTION is `machine`, `times`, `rows`, `models`, or `plot-NAME` for a
-//! picture of the record; or `peers`, with a RECORD of the form `NAME=RECORD+NAME=RECORD`, for what all of them have measured.
+//! picture of the record; `kernels` for what a profiler has found of a model, which lies beside the record as `kernels.json`; or
+//! `peers`, with a RECORD of the form `NAME=RECORD+NAME=RECORD`, for what all of them have measured.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use serde::Deserialize;
 
 use crate::cases::Pass;
 use crate::output::say;
@@ -137,7 +139,40 @@ fn content(section: &str, record: &str, records: &Path) -> anyhow::Result<String
         "times" => Ok(times(&results).without(&[]).to_markdown()),
         "rows" => Ok(table::rows(&results).without(&["p10", "p90", "first ms", "MB moved"]).to_markdown()),
         "models" => Ok(table::models(&results).to_markdown()),
-        _ => bail!("expected machine, times, rows, models, peers or plot-NAME, got {section:?}"),
+        "kernels" => Ok(Kernels::read(&directory)?.table().to_markdown()),
+        _ => bail!("expected machine, times, rows, models, kernels, peers or plot-NAME, got {section:?}"),
+    }
+}
+
+/// What the kernels of a model take by a profiler.
+#[derive(Deserialize)]
+struct Kernels {
+    kinds: Vec<KernelKind>,
+}
+
+#[derive(Deserialize)]
+struct KernelKind {
+    kind: String,
+    /// How many of the kind there are.
+    kernels: usize,
+    /// What they take together.
+    ms: f64,
+}
+
+impl Kernels {
+    fn read(directory: &Path) -> anyhow::Result<Self> {
+        let path = directory.join("kernels.json");
+        let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("in {}", path.display()))
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new(["kernels", "number", "ms", "share"]);
+        let total: f64 = self.kinds.iter().map(|kind| kind.ms).sum();
+        for KernelKind { kind, kernels, ms } in &self.kinds {
+            table.push(vec![kind.clone(), kernels.to_string(), number(Some(*ms)), number(Some(ms / total))]);
+        }
+        table
     }
 }
 
@@ -248,6 +283,20 @@ mod tests {
         assert_ne!(status(true), failure);
         let text = std::fs::read_to_string(&readme).unwrap();
         assert!(text.contains("| 2x8x16x16 | 2 | 5 | f32 | nchw | 2.00 | 0.500 | 4.00 |"), "{text}");
+    }
+
+    #[test]
+    fn kernels_have_their_shares_of_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let record = directory.path().join("gpu");
+        results(Vec::new()).write(&record).unwrap();
+        let error = format!("{:#}", content("kernels", "gpu", directory.path()).unwrap_err());
+        assert!(error.contains("kernels.json"), "{error}");
+        let kinds =
+            r#"{"kinds": [{"kind": "a", "kernels": 3, "ms": 1.5}, {"kind": "b", "kernels": 1, "ms": 4.5}]}"#;
+        std::fs::write(record.join("kernels.json"), kinds).unwrap();
+        let table = content("kernels", "gpu", directory.path()).unwrap();
+        assert!(table.contains("| a | 3 | 1.50 | 0.250 |\n| b | 1 | 4.50 | 0.750 |\n"), "{table}");
     }
 
     #[test]

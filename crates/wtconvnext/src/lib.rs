@@ -29,7 +29,7 @@
 //! Burn's normalisations and linear layers take the last axis, Burn's Fusion puts whole chains of operations into one kernel only
 //! where all tensors lie alike in memory, and the kernels of the mixing layers take any strides. (With maps of the other order, whose
 //! elements lay in memory as they do now, the sum at the end of each block was a kernel of its own, and WTConvNeXt-T at a batch of 64
-//! and f32 took 1.34 times as long forward on an H200 and 1.21 times as long with all gradients.)
+//! and f32 took 25.4 ms forward on an H200 and 63.5 with all gradients, instead of 18.9 and 52.3.)
 //!
 //! [`load_official`] reads the weights that the authors' PyTorch code saves, [`save_official`] writes them.
 #![warn(missing_docs)]
