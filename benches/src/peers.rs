@@ -42,6 +42,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         .collect::<anyhow::Result<_>>()?;
     let runs = told_apart(runs);
     let merged = merge(&runs);
+    for (number, (name, _)) in runs.iter().enumerate() {
+        if !merged.run_of_column.contains(&number) {
+            bail!("{name} has no measured row of a sweep");
+        }
+    }
     if merged.lines.is_empty() {
         bail!("no run has a measured row of a wavelet convolution");
     }
@@ -231,6 +236,18 @@ mod tests {
         let alone = results(vec![row("fused", 5, Pass::Train, 1.0)]);
         let runs = [runs[0].clone(), ("alone".to_owned(), alone)];
         assert_eq!(shared(&runs).len(), 0, "no problem is in both");
+    }
+
+    #[test]
+    fn a_run_without_rows_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        results(vec![row("fused", 2, Pass::Forward, 1.0)]).write(&path("sweep")).unwrap();
+        results(Vec::new()).write(&path("models")).unwrap();
+        let results = ["sweep", "models"].map(|name| format!("{name}={}", path(name).display())).to_vec();
+        let error = run(&Options { results, out: path("out") }).unwrap_err().to_string();
+        assert_eq!(error, "models has no measured row of a sweep");
+        assert!(!path("out").exists());
     }
 
     #[test]

@@ -874,6 +874,7 @@ fn flags_that_would_do_nothing_are_refused() {
         &["erf", "--layer", "--batch-size", "3"],
         &["subbands", "a.png", "--stage", "2"],
         &["subbands", "a.png", "--block", "2"],
+        &["train", "--stop-after", "0"],
         &["erf", "--count", "2", "--levels", "1"],
         &["erf", "--levels", "1", "--best"],
         &["erf", "--checkpoint", "run", "--batch-size", "3", "--seed", "3"],

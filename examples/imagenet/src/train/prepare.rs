@@ -2,6 +2,7 @@
 
 use burn::data::dataset::Dataset;
 use burn::train::Interrupter;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueHint};
 use std::path::{Path, PathBuf};
 use wtconvnext::WtConvNextConfig;
@@ -29,7 +30,7 @@ pub struct TrainArgs {
     #[arg(long)]
     pub resume: bool,
     /// Stop, as Ctrl-C would, after so many updates (to be resumed; for queues with a time limit)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub stop_after: Option<usize>,
     /// Train on several devices at once: indices as in 0,1, or `all`. On the CPU each index is a worker, and `all` is one. The batch
     /// size counts the images of all devices [default: the backend's default device]
