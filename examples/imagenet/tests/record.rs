@@ -48,8 +48,11 @@ fn the_readmes_have_the_recorded_accuracies() {
 fn the_readme_has_the_recorded_speeds() {
     let readme = read("README.md");
     let mut last = Vec::new();
-    for machine in record("h200.json")["machines"].as_array().unwrap() {
-        let commit = machine["commit"].as_str().unwrap();
+    let index = record("h200.json");
+    let machines = index["machines"].as_array().unwrap();
+    let commit = |machine: &Value| machine["commit"].as_str().unwrap().to_string();
+    for machine in machines {
+        let commit = commit(machine);
         for run in machine["runs"].as_array().unwrap() {
             let history = record(run["history"].as_str().unwrap());
             let [_, second, third] = history.as_array().unwrap().as_slice() else { panic!("three epochs") };
@@ -66,8 +69,9 @@ fn the_readme_has_the_recorded_speeds() {
         }
     }
     let [f32, bf16, f32_one, f32_two, bf16_one, bf16_two] = last.as_slice() else { panic!("six runs") };
+    let (one, two) = (commit(&machines[0]), commit(&machines[1]));
     let text = format!(
-        "{f32} images a second in f32 and {bf16} in bf16 on one H200 (commit `d9ab0e5`), {f32_two} and {bf16_two} on two (`8d5df0f`, when \
+        "{f32} images a second in f32 and {bf16} in bf16 on one H200 (commit `{one}`), {f32_two} and {bf16_two} on two (`{two}`, when \
          one of them made {f32_one} and {bf16_one})"
     );
     assert!(words("../../README.md").contains(&text), "no text {text}");
